@@ -160,10 +160,10 @@ class JetStreamBridge:
         topic, _, number = address.rpartition("/")
         if (newest := headers.get(NEWEST.lower())) is not None:
             self._newest[stream] = int(newest)
-            return Newest(int(newest), f"{topic}/{newest}")
+            return Newest(int(newest), f"{topic}/{newest}", relay=headers.get("ce-relay", ""))
         self._newest[stream] = int(number)
         published_at = datetime.fromisoformat(headers["ce-time"]) if "ce-time" in headers else None
-        return Newest(int(number), address, published_at)
+        return Newest(int(number), address, published_at, headers.get("ce-relay", ""))
 
     async def _send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
         stream = messages[0].route.log

@@ -2,8 +2,8 @@
 
 message = message_of(event, relay, route)
 
-All forms carry the event's address, source and time as attributes: by them a reader finds doubles, and a relay finds
-out what a target has.
+All forms carry the event's address, source and time and the relay's name as attributes: by them a reader finds
+doubles, and a relay finds out what a target has, and whether another one fills it.
 """
 
 from base64 import b64encode
@@ -49,6 +49,7 @@ def message_of(
     headers = {"content-type": media_type, **trace}
     if relay.form != "cloudevent_binary":
         named = {name: named[name] for name in ALWAYS}
+    named["relay"] = relay.name
     return RelayMessage(event.id, event.address, route, event.key, named, headers, content, redriven)
 
 

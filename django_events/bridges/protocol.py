@@ -57,6 +57,7 @@ class Newest(NamedTuple):
     event_id: int
     address: str = ""
     published_at: datetime | None = None
+    relay: str = ""  # the name of the one that sent it, if it is still there
 
 
 class TargetUnavailable(RetryLater):

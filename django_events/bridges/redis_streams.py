@@ -122,7 +122,7 @@ class RedisBridge:
         except Exception as error:
             raise self._unavailable(error) from None
         event_id, _, again = last_id.partition("-")
-        if event_id == "0":
+        if last_id == "0-0":
             return Newest(0)
         if not entries or entries[0][0].decode() != last_id:  # trimmed or deleted: Redis remembers the id alone
             return Newest(int(event_id))
@@ -133,10 +133,11 @@ class RedisBridge:
                 f"The newest entry of the stream {log!r}, {last_id}, is not of a relay. Each relay needs streams of "
                 "its own, and no other program may add to them."
             )
+        relay = fields.get("ce_relay", "")
         if again != "0":  # a dead letter behind the event that has this id
-            return Newest(int(event_id), f"{address.rpartition('/')[0]}/{event_id}")
+            return Newest(int(event_id), f"{address.rpartition('/')[0]}/{event_id}", relay=relay)
         published_at = datetime.fromisoformat(fields["ce_time"]) if "ce_time" in fields else None
-        return Newest(int(event_id), address, published_at)
+        return Newest(int(event_id), address, published_at, relay)
 
     def send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
         from redis.exceptions import ResponseError

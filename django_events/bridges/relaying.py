@@ -229,6 +229,11 @@ class Relaying:
                 f"{log!r} has {found.address} as its newest message, which is not of topic {topic!r}. Each relay needs "
                 "a target of its own."
             )
+        if found.relay and found.relay != self._relay.name:
+            raise TargetUnavailable(
+                f"{log!r} is filled by the relay {found.relay!r}, and {self._relay.name!r} would take for sent what "
+                "that one left out. Each relay needs a target of its own, and one that is renamed, too."
+            )
         last_id, published_at = _logged(using, topic, found.event_id)
         if found.event_id > last_id:
             raise TargetUnavailable(

@@ -46,6 +46,18 @@ def test_each_event_is_a_message(things, make_relay, nats, stream):
     assert json.loads(entries[0].data) == {"n": 1}
 
 
+def test_a_stream_of_another_relay_of_the_topic_is_refused(things, make_relay, nats, stream):
+    fill_topic(things, 1, 3, type="a")
+    fill_topic(things, 2, type="b")
+    to = jetstream("shop.things", stream="THINGS")
+    serve_due(make_relay(things, to=to, name="first", types=["a"]))
+    relay = make_relay(things, to=to, types=["b"])
+    serve_due(relay)
+
+    assert (position_of(relay).position, addresses(nats)) == (0, ["things/1", "things/2"])
+    assert "filled by the relay 'first'" in position_of(relay).error
+
+
 def test_a_rewind_sends_nothing_again(things, make_relay, nats, stream):
     relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
     fill_topic(things, 1, 2, 3)

@@ -8,6 +8,7 @@ from django.test import override_settings
 
 from django_events import Backoff, redis_stream
 from django_events.bridges.relaying import Relaying
+from django_events.checks import check_relays
 from django_events.event_columns import EVENT
 from django_events.models import DeadLetter, Event
 from django_events.operations import redrive, rewind
@@ -49,6 +50,7 @@ def test_each_event_is_an_entry_under_its_own_id(things, make_relay, redis):
         "ce_source": "/things",
         "ce_type": "order.placed",
         "ce_subject": "Ada",
+        "ce_relay": "relay",
         "ce_time": event.published_at.isoformat().replace("+00:00", "Z"),
         "content_type": "application/json",
         "key": "Ada",
@@ -123,7 +125,12 @@ def test_other_forms(things, make_relay, redis, form):
     serve_due(make_relay(things, to=redis_stream("t"), form=form))
 
     [entry] = redis.entries()
-    assert {name for name in entry.attributes if name.startswith("ce_")} == {"ce_id", "ce_source", "ce_time"}
+    assert {name for name in entry.attributes if name.startswith("ce_")} == {
+        "ce_id",
+        "ce_source",
+        "ce_time",
+        "ce_relay",
+    }
     data = json.loads(entry.data)
     if form == "value":
         assert data == {"n": 1}
@@ -295,6 +302,20 @@ def test_a_stream_of_another_topic_is_refused(things, make_topic, make_relay, re
 
     assert "others/3" in position_of(relay).error
     assert len(redis.entries()) == 3
+
+
+def test_a_stream_of_another_relay_of_the_topic_is_refused_and_a_check_says_it(things, make_relay, redis):
+    fill_topic(things, 1, 3, type="a")
+    fill_topic(things, 2, type="b")
+    serve_due(make_relay(things, to=redis_stream("t"), name="first", types=["a"]))
+    relay = make_relay(things, to=redis_stream("t"), types=["b"])
+    serve_due(relay)
+
+    assert (position_of(relay).position, addresses(redis)) == (0, ["things/1", "things/2"])
+    assert "filled by the relay 'first'" in position_of(relay).error
+    [found] = check_relays()
+    assert found.id == "django_events.E019"
+    assert "'first' and 'relay' fill the same stream, 't' of 'redis'" in found.msg
 
 
 def test_a_log_that_was_restored_is_refused(things, make_relay, redis):
