@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from datetime import timedelta
 from hashlib import sha256
 
 from django_events.exceptions import Invalid, did_you_mean
@@ -49,15 +48,6 @@ def parse_size(text: str) -> int:
 def folders(by: tuple[str, ...]) -> list[str]:
     """What the levels of folders are called."""
     return [BY[name] for name in by]
-
-
-def parse_age(text: str) -> timedelta:
-    """`7d` or `12h` as a time; Invalid for one below an hour, because a writer may be that slow."""
-    units = {"h": timedelta(hours=1), "d": timedelta(days=1)}
-    found = re.fullmatch("([0-9]{1,5})([hd])", text)
-    if found is None or not int(found[1]):
-        raise Invalid(f"{text!r} is no age, expected one like 7d or 12h, and an hour at least.")
-    return int(found[1]) * units[found[2]]
 
 
 def described(format: str, by: Sequence[str]) -> str:

@@ -123,6 +123,33 @@ def test_of_two_that_append_at_the_same_point_one_fails(
     assert other.mark() == one.mark() == Mark(incarnation(topic), 21)
 
 
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("change", ["property", "column"])
+def test_of_two_that_change_the_table_first_one_fails(log: Log, tmp_path: Path, change: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path, format="iceberg")
+    catalog, namespace = in_folder(str(tmp_path))
+    table = catalog.load_table((namespace, str(topic)))
+    if change == "property":
+        with table.transaction() as changing:
+            changing.remove_properties("commit.retry.num-retries")
+    else:
+        with table.update_schema() as update:
+            update.delete_column("body")
+    catalog.close()
+    one, other = (table_of(tmp_path, "iceberg", topic) for _ in range(2))
+    assert one.mark() == other.mark() == Mark(incarnation(topic), 11)
+    batches = SCHEMA.empty_table().to_batches() or []
+
+    one.append(batches, Mark(incarnation(topic), 21))
+    with pytest.raises(Conflict):
+        other.append(batches, Mark(incarnation(topic), 21))
+
+    assert other.mark() == Mark(incarnation(topic), 21)
+    one.close()
+    other.close()
+
+
 @FORMATS
 def test_a_commit_of_another_kind_in_between_is_no_rival(
     log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
