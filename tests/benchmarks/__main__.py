@@ -35,9 +35,7 @@ FAMILIES = (
     "compacting",
     "reading",
     "pipeline",
-    "files",
     "streams",
-    "relaying",
 )
 
 

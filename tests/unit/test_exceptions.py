@@ -28,7 +28,6 @@ TREE = {
     "LogReplaced": ("EventsError",),
     "HandlerTimeout": ("EventsError", "TimeoutError"),
     "UnreadableEvent": ("EventsError",),
-    "MessageRefused": ("EventsError",),
     "UnfitEvent": ("EventsError",),
     "WorkerEnded": ("EventsError",),
 }
