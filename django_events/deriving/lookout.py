@@ -120,22 +120,20 @@ class Lookout:
     def _failed(self, due: list[Wait], error: Exception) -> None:
         """A connection that is lost is made anew while there is time; any other error is for the one that met it."""
         connections.close_all()
-        lost = isinstance(error, InterfaceError) or sql.kind_of(error).of_server
-        if lost:
+        if isinstance(error, InterfaceError) or sql.kind_of(error).of_server:
             for wait in due:
                 wait.look_at = time.monotonic() + AFTER_LOSS
-        elif len(due) > 1:
-            for wait in due:
-                self._ask([wait])
-        else:
-            due[0].end(self._told(due[0], error))
-        if lost:
             logger.warning(
                 "The database %r can't be asked what its consumers have passed. %s",
                 self.using,
                 sql.said(error),
                 extra={"database": self.using},
             )
+        elif len(due) > 1:
+            for wait in due:
+                self._ask([wait])
+        else:
+            due[0].end(self._told(due[0], error))
 
 
 _lookouts: dict[str, Lookout] = {}

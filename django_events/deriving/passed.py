@@ -200,7 +200,11 @@ def removed(using: str, wait: Wait) -> UnknownName | None:
     targets = [*wait.buffered, *(one.target for one in wait.unpassed)]
     there = set(Topic.objects.using(using).values_list("pk", flat=True))
     gone = next((target.topic for target in targets if target.topic_id not in there), None)
-    return None if gone is None else UnknownName(f"Topic {gone!r} was removed while it was waited for.")
+    return None if gone is None else _removed(gone)
+
+
+def _removed(topic: str) -> UnknownName:
+    return UnknownName(f"Topic {topic!r} was removed while it was waited for.")
 
 
 def last_ticket(using: str) -> int:
@@ -245,7 +249,7 @@ def _look_into_buffer(ask: Ask, waits: Sequence[Wait]) -> None:
     answers = ask(*(target.question() for _, target in asked)) if asked else []
     for (wait, target), rows in zip(asked, answers, strict=True):
         if not rows:
-            wait.end(UnknownName(f"Topic {target.topic!r} was removed while it was waited for."))
+            wait.end(_removed(target.topic))
             continue
         waiting, last_id, found, _ = rows[0]
         if waiting is not None:

@@ -101,10 +101,6 @@ class Derivation(Protocol):
         """
 
 
-class _FellBehindError(Exception):
-    """More is left than the change-over may take: it is folded beside the workers first."""
-
-
 def rebuild(
     consumer: Named,
     *,
@@ -248,15 +244,9 @@ class _Rebuilding:
                 try:
                     left = timedelta(seconds=max(deadline - time.monotonic(), 0))
                     return self._change_over(row, min(left, LEASE / 2))  # so that the lease doesn't run out meanwhile
-                except (_FellBehindError, InUse) as error:
+                except InUse:
                     if time.monotonic() >= deadline:
-                        if isinstance(error, InUse):
-                            raise
-                        raise InUse(
-                            f"Events of {self.name} come faster than they are folded: at each change-over more than "
-                            f"{SHORT:,} were left, for {wait.total_seconds():.0f} s. The table that is served is as it "
-                            "was, and what is filled so far is kept. Say it again at a quieter time."
-                        ) from error
+                        raise
                     time.sleep(pause)  # each try holds up the transfer, and readers of the table, for a moment
                     pause = min(2 * pause, LONGEST_PAUSE)
         finally:
@@ -473,7 +463,11 @@ class _Rebuilding:
             self._refuse_waiting()
             row.ends = {one.topic.name: log_positions.find(self.using, one.topic, "end") - 1 for one in self.rows}
             if sum(row.ends.values()) - sum(row.reached.values()) > SHORT:
-                raise _FellBehindError
+                raise InUse(
+                    f"Events of {self.name} come faster than they are folded: more than {SHORT:,} were left when the "
+                    "tables were to be changed over. The table that is served is as it was, and what is filled so far "
+                    "is kept. Say it again at a quieter time."
+                )
             self._fold_rest(row)
             self._replace(row, served)
         return self._told(row.reached, row.ends, row.events, len(row.failed), finished=True)

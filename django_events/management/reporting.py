@@ -7,8 +7,9 @@ import select
 import shutil
 import stat
 import sys
+import time
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, takewhile
@@ -22,6 +23,7 @@ WIDTH = 120  # of paragraphs
 LONGEST_CELL = 200  # where no terminal says how wide a table may be
 GAP = 2
 NARROWEST = 8
+EVERY = 5.0  # seconds between two lines of progress
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,19 @@ def cell(value: Any) -> str:
     if isinstance(value, bytes | memoryview):
         return f"{len(bytes(value)):,} bytes"
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def now_and_then(line: Callable[[str, int], str]) -> Callable[[str, int], None]:
+    """A function that writes how far something is to standard error, every five seconds however often it is told."""
+    said_at = time.monotonic()
+
+    def say(topic: str, done: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= EVERY:
+            said_at = time.monotonic()
+            sys.stderr.write(f"{line(topic, done)}\n")
+
+    return say
 
 
 def printable(text: str) -> str:

@@ -397,17 +397,18 @@ def _hung(using: str) -> Iterator[Finding]:
 
 def _retrying(using: str, standings: list[Standing]) -> Iterator[Finding]:
     """Events that failed. One that is due already and is not attempted waits for a worker, or for a program."""
+    failed = [(one, at) for one in standings if one.state == "retrying" and (at := one.retry_at) is not None]
+    if not failed:
+        return
     now = sql.now(using)
     endpoints = set(models.WebhookEndpoint.objects.using(using).values_list("consumer_id", flat=True))
-    for one in standings:
-        if one.state != "retrying" or one.retry_at is None:
-            continue
+    for one, retry_at in failed:
         facts = {
             "event": f"{one.topic}/{one.attempted}",
             "times": counted.times(one.attempts),
-            "moment": moment(one.retry_at),
+            "moment": moment(retry_at),
         }
-        if one.retry_at > now - LATE:
+        if retry_at > now - LATE:
             what = gettext("%(event)s failed %(times)s, next at %(moment)s.") % facts
             remedy = gettext("To try again now: %(command)s") % {"command": _events("retry-now", one.consumer)}
         elif one.consumer_id in endpoints:

@@ -1,9 +1,7 @@
 """`manage.py events schemas`: the schemas of events, as files, beside the log, and as a catalog."""
 
 import json
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,11 @@ from django_events.contracts.rendering import rendered
 from django_events.declarations import DeclaredTopic, registry
 from django_events.log.inventory import existing
 from django_events.management.events.subcommand import Subcommand, at_least_one, refused, wrong_usage
-from django_events.management.reporting import Report, printable, table
+from django_events.management.reporting import Report, now_and_then, printable, table
 from django_events.observing.log_fit import LogFit, MisfitEvent, fit
 from django_events.phrases import count
 from django_events.workers.loop import Exit
 
-EVERY = 5.0  # seconds
 ACTIONS = ("show", "write", "check", "catalog")
 
 
@@ -107,8 +104,9 @@ def _advice(found: Sequence[SchemaChange]) -> str:
 
 def _fits(using: str, topics: Sequence[DeclaredTopic], *, after: int, limit: int | None) -> Report:
     found: list[LogFit] = []
+    progress = now_and_then(_looked_at)
     for topic in topics:
-        found.append(fit(using, existing(using, topic), after=after, limit=limit, on_progress=_progress()))
+        found.append(fit(using, existing(using, topic), after=after, limit=limit, on_progress=progress))
         if found[-1].interrupted:
             break
     data = [{**one._asdict(), "first": [misfit._asdict() for misfit in one.first], "next": one.next} for one in found]
@@ -141,17 +139,9 @@ def _misfit(one: MisfitEvent) -> str:
     return printable(f"{one.address} {one.type}: {'; '.join(one.problems)}")
 
 
-def _progress() -> Callable[[str, int], None]:
-    """Say once in a while how far it is, so that it can go on there if the process is killed."""
-    said_at = time.monotonic()
-
-    def say(topic: str, until: int) -> None:
-        nonlocal said_at
-        if time.monotonic() - said_at >= EVERY:
-            said_at = time.monotonic()
-            sys.stderr.write(f"{topic}: looked at up to id {until:,} …\n")
-
-    return say
+def _looked_at(topic: str, until: int) -> str:
+    """How far it is, so that it can go on there if the process is killed."""
+    return f"{topic}: looked at up to id {until:,} …"
 
 
 def _arguments(parser: CommandParser) -> None:

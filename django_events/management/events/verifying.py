@@ -1,8 +1,7 @@
 """`manage.py events verify`: prove the invariants on a database, or name the offenders."""
 
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -10,7 +9,7 @@ from django.db import connections
 
 from django_events.log.inventory import existing
 from django_events.management.events.subcommand import Subcommand, at_least_one, wrong_usage
-from django_events.management.reporting import Report, printable, table
+from django_events.management.reporting import Report, now_and_then, printable, table
 from django_events.models import Position
 from django_events.observing.findings import Finding
 from django_events.observing.verifying.offenders import Offenders
@@ -19,13 +18,11 @@ from django_events.observing.verifying.proving import verify as verify_database
 from django_events.phrases import count, duration
 from django_events.workers.loop import Exit
 
-EVERY = 5.0  # seconds
-
 
 def verify(using: str, *, topic: str | None, last: int | None, verbosity: int, **options: Any) -> Report:
     if connections[using].in_atomic_block:
         raise wrong_usage("verify looks at one moment after the other, so it can't run inside a transaction.")
-    progress = _progress() if sys.stderr.isatty() or verbosity > 1 else _silent
+    progress = now_and_then(_walked) if sys.stderr.isatty() or verbosity > 1 else _silent
     row = existing(using, topic) if topic is not None else None
     found = verify_database(using, topic=row, last=last, on_progress=progress)
     data = {
@@ -90,17 +87,8 @@ def _silent(topic: str, events: int) -> None:
     """No progress is shown."""
 
 
-def _progress() -> Callable[[str, int], None]:
-    """Say once in a while how far it is."""
-    said_at = time.monotonic()
-
-    def say(topic: str, events: int) -> None:
-        nonlocal said_at
-        if time.monotonic() - said_at >= EVERY:
-            said_at = time.monotonic()
-            sys.stderr.write(f"{topic}: {count(events, 'event')} walked …\n")
-
-    return say
+def _walked(topic: str, events: int) -> str:
+    return f"{topic}: {count(events, 'event')} walked …"
 
 
 def _arguments(parser: CommandParser) -> None:
