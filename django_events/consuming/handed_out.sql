@@ -13,17 +13,18 @@ WHERE l.token = %(token)s
 -- name: deliveries_of_token
 -- The deliveries that are claimed under a token, with the attempts that are counted and their keys.
 --
--- They are found by an array, because a join may be planned as a scan of all deliveries.
+-- Each is looked up by itself, and `LIMIT` keeps it so: a join, or a comparison with an array, may be planned as a scan of
+-- all deliveries of the consumer, after a vacuum of a queue that was empty.
 -- Parameters: token.
 -- Relies on: the primary keys of django_events_deliverylease and django_events_delivery.
 SELECT d.event_id, d.attempts, d.key
 FROM django_events_deliverylease AS l
+CROSS JOIN LATERAL jsonb_array_elements_text(l.event_ids) AS held (id)
 CROSS JOIN LATERAL (
     SELECT d.event_id, d.attempts, d.key
     FROM django_events_delivery AS d
-    WHERE d.consumer_id = l.consumer_id
-        AND d.event_id = ANY(ARRAY(SELECT held.id::bigint FROM jsonb_array_elements_text(l.event_ids) AS held (id)))
-        AND d.token = l.token
+    WHERE d.consumer_id = l.consumer_id AND d.event_id = held.id::bigint AND d.token = l.token
+    LIMIT 1
 ) AS d
 WHERE l.token = %(token)s
 ORDER BY d.event_id

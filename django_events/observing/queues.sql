@@ -2,9 +2,8 @@
 -- What becomes of the deliveries of queue consumers at this moment: how many are in each state, and the oldest of each.
 --
 -- Available ones are counted among the oldest deliveries, those that wait for a time among the ones that are due first,
--- each up to `most`. What is in hand is told by the leases, so it is exact; it is found by an array, because a join may be
--- planned as a scan of all deliveries. A dead letter that is handled again counts as
--- a delivery, from when a worker has made one of it.
+-- each up to `most`. What is in hand is told by the leases, so it is exact, and each is looked up by itself: see
+-- `deliveries_of_token`. A dead letter that is handled again counts as a delivery, from when a worker has made one of it.
 -- Parameters: consumer_ids, most.
 -- Relies on: django_events_position (consumer_id, partition), the primary key of django_events_delivery and
 -- (consumer_id, visible_at) WHERE visible_at IS NOT NULL, django_events_deliverylease (consumer_id),
@@ -36,12 +35,12 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT count(*) AS events, min(leased.received_at) AS received_at, min(leased.last_at) AS taken_at
     FROM django_events_deliverylease AS l
+    CROSS JOIN LATERAL jsonb_array_elements_text(l.event_ids) AS held (id)
     CROSS JOIN LATERAL (
         SELECT d.received_at, d.last_at
         FROM django_events_delivery AS d
-        WHERE d.consumer_id = l.consumer_id
-            AND d.event_id = ANY(ARRAY(SELECT held.id::bigint FROM jsonb_array_elements_text(l.event_ids) AS held (id)))
-            AND d.token = l.token
+        WHERE d.consumer_id = l.consumer_id AND d.event_id = held.id::bigint AND d.token = l.token
+        LIMIT 1
     ) AS leased
     WHERE l.consumer_id = c.id
 ) AS hand

@@ -2,7 +2,7 @@
 -- What workers have in hand: partitions of streams, and deliveries of queues.
 --
 -- Of a stream the event is the one at which it is, or the next one behind the position. `served_at` is when the partition
--- was taken; deliveries were taken when their attempt began.
+-- was taken; deliveries were taken when their attempt began. Each is looked up by itself: see `deliveries_of_token`.
 -- Parameters: most.
 -- Relies on: django_events_position and django_events_deliverylease are small; the primary key of django_events_delivery.
 SELECT
@@ -21,10 +21,13 @@ JOIN django_events_consumer AS c ON c.id = l.consumer_id
 JOIN django_events_topic AS t ON t.id = c.topic_id
 CROSS JOIN LATERAL (
     SELECT min(d.event_id) AS event_id, min(d.last_at) AS since
-    FROM django_events_delivery AS d
-    WHERE d.consumer_id = l.consumer_id
-        AND d.token = l.token
-        AND d.event_id = ANY(ARRAY(SELECT e.id::bigint FROM jsonb_array_elements_text(l.event_ids) AS e (id)))
+    FROM jsonb_array_elements_text(l.event_ids) AS held (id)
+    CROSS JOIN LATERAL (
+        SELECT d.event_id, d.last_at
+        FROM django_events_delivery AS d
+        WHERE d.consumer_id = l.consumer_id AND d.event_id = held.id::bigint AND d.token = l.token
+        LIMIT 1
+    ) AS d
 ) AS hand
 ORDER BY since NULLS LAST
 LIMIT %(most)s

@@ -25,8 +25,8 @@ class Stop:
 
     def request(self) -> None:
         if not self.requested:
+            self._sender.send(b"\0")  # first: one that sees `requested` may end, and close the socket
             self.requested = True
-            self._sender.send(b"\0")
 
     def fileno(self) -> int:
         return self._receiver.fileno()
