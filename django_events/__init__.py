@@ -24,6 +24,7 @@ _HOMES = {
     "Claimed": "django_events.consuming.claiming",
     "DeclaredConsumer": "django_events.declarations",
     "DeclaredProjection": "django_events.declarations",
+    "DeclaredRelay": "django_events.declarations",
     "Deletion": "django_events.declarations",
     "CreateTopic": "django_events.migrating",
     "Draft": "django_events.drafts",
@@ -48,12 +49,16 @@ _HOMES = {
     "end_streams": "django_events.live.server_sent_events",
     "end_streams_on_sigterm": "django_events.live.server_sent_events",
     "event_context": "django_events.publishing.session_settings",
+    "jetstream": "django_events.bridges.jetstream",
+    "kafka": "django_events.bridges.kafka",
     "listen": "django_events.live.listening",
     "outbox": "django_events.publishing.outbox",
     "projection": "django_events.declarations",
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
     "queue": "django_events.declarations",
+    "redis_stream": "django_events.bridges.redis_streams",
+    "relay": "django_events.declarations",
     "reads_own_writes": "django_events.deriving.own_writes",
     "rollup": "django_events.declarations",
     "shard_of": "django_events.publishing.shards",
@@ -72,6 +77,7 @@ __all__ = [
     "CreateTopic",
     "DeclaredConsumer",
     "DeclaredProjection",
+    "DeclaredRelay",
     "DeclaredRollUp",
     "DeclaredTopic",
     "Deletion",
@@ -92,6 +98,8 @@ __all__ = [
     "end_streams",
     "end_streams_on_sigterm",
     "event_context",
+    "jetstream",
+    "kafka",
     "listen",
     "outbox",
     "projection",
@@ -99,6 +107,8 @@ __all__ = [
     "publish_many",
     "queue",
     "reads_own_writes",
+    "redis_stream",
+    "relay",
     "rollup",
     "schema",
     "shard_of",
@@ -110,17 +120,22 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from django_events.bridges.jetstream import jetstream
+    from django_events.bridges.kafka import kafka
+    from django_events.bridges.redis_streams import redis_stream
     from django_events.consuming.claiming import Claimed, claim
     from django_events.declarations import (
         DELETE,
         DeclaredConsumer,
         DeclaredProjection,
+        DeclaredRelay,
         DeclaredRollUp,
         DeclaredTopic,
         Deletion,
         consumer,
         projection,
         queue,
+        relay,
         rollup,
         schema,
         topic,

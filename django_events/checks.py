@@ -4,7 +4,7 @@ Each function is one message. Its id is in docs/reference/checks.md with what to
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
@@ -18,7 +18,7 @@ from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, router
 from django_events import conf, models, sql
 from django_events.consuming.registration import check_filter
 from django_events.contracts.chains import problems_of_chains, problems_of_clocks, problems_of_schemas
-from django_events.declarations import DeclaredProjection, clocks, consumers, registry
+from django_events.declarations import DeclaredProjection, DeclaredRelay, clocks, consumers, registry
 from django_events.exceptions import HandlerNotFound, Invalid, did_you_mean
 from django_events.models.buffer import writable
 from django_events.phrases import moment
@@ -66,6 +66,25 @@ def check_consumers(app_configs: Sequence[AppConfig] | None = None, **kwargs: An
         except HandlerNotFound as error:  # a warning: it stops this consumer, and must not stop the others
             hint = "It will not be served; the other consumers will."
             yield checks.Warning(str(error), hint=hint, id="django_events.W002")
+
+
+@register(Tags.compatibility)
+def check_relays(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    """Two relays into one stream: each takes what the other one sent for what it has sent itself."""
+    filled: dict[Any, DeclaredRelay] = {}
+    for relay in consumers:
+        to: Any = getattr(relay, "to", None)
+        stream = getattr(to, "stream", None)  # of Redis and JetStream; Kafka compares nothing
+        if not isinstance(relay, DeclaredRelay) or not isinstance(stream, Hashable) or stream is None:
+            continue
+        place = type(to), getattr(to, "broker", ""), stream, relay.partitioned
+        if (other := filled.setdefault(place, relay)) is not relay and other.name != relay.name:
+            yield Error(
+                f"Relays {other.name!r} and {relay.name!r} fill the same stream, {stream!r} of {place[1]!r}: each "
+                "would take for sent what it has not.",
+                hint=f"Give each a stream of its own. It is declared at {relay.declared_at}.",
+                id="django_events.E019",
+            )
 
 
 @register(Tags.models)

@@ -8,7 +8,7 @@ settings.TRANSFER_BATCH_SIZE
 import ipaddress
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -22,6 +22,7 @@ from django_events.exceptions import Invalid
 class Settings:
     """Every key of `DJANGO_EVENTS` with its type and default; docs/reference/settings.md says more."""
 
+    BROKERS: dict[str, Any] = field(default_factory=dict, repr=False)  # secrets are in it
     DEDUP_WINDOW: timedelta = timedelta(days=1)
     EVENTS_MODULE: str = "events"
     LIVE_CONNECTIONS: int = 1_000
@@ -47,7 +48,8 @@ class Settings:
             raise Invalid(problem)
 
 
-KEYS = tuple(field.name for field in fields(Settings))
+KEYS = tuple(one.name for one in fields(Settings))
+SECRETS = ("BROKERS", "METRICS_TOKEN", "NOTIFY")
 # What TELEMETRY may name: the package that does it, and the extra of ours that installs it.
 TELEMETRY = {"prometheus": ("prometheus_client", "metrics"), "opentelemetry": ("opentelemetry", "opentelemetry")}
 SHORTEST_TOKEN = 16
@@ -66,12 +68,14 @@ def problems(values: dict[str, Any]) -> Iterator[str]:
         allowed = tuple(get_origin(kind) or kind for kind in kinds)
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             expected = " or ".join("None" if t is type(None) else t.__name__ for t in allowed)
-            shown = "a secret of the wrong type" if key in ("METRICS_TOKEN", "NOTIFY") else repr(value)
+            shown = "a secret of the wrong type" if key in SECRETS else repr(value)
             yield f"DJANGO_EVENTS[{key!r}] is {shown}, expected {expected}."
         elif isinstance(value, timedelta) and value <= timedelta(0):
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected a duration above zero."
         elif isinstance(value, int) and not isinstance(value, bool) and value < 1:
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected at least 1."
+        elif key == "BROKERS" and (wrong := [one for one, options in value.items() if not _is_broker(one, options)]):
+            yield f"DJANGO_EVENTS[{key!r}] has {wrong[0]!r}, expected a name, and a dict of its client's options."
         elif key == "VANISHED_AFTER" and value < SOONEST_VANISHED:
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected a second or more."
         elif key == "MASKED_FIELDS" and not all(isinstance(name, str) for name in value):
@@ -91,6 +95,10 @@ def problems(values: dict[str, Any]) -> Iterator[str]:
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected at most {LONGEST_REQUEST}."
         elif key == "EVENTS_MODULE" and not value.isidentifier():
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected the name of a module, like 'events'."
+
+
+def _is_broker(name: Any, options: Any) -> bool:
+    return isinstance(name, str) and isinstance(options, dict) and all(isinstance(option, str) for option in options)
 
 
 def _is_network(entry: Any) -> bool:

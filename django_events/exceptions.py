@@ -19,6 +19,7 @@ EventsError
 ├── LogReplaced              the log isn't the one that a position is of
 ├── HandlerTimeout           a handler took longer than its consumer allows
 ├── UnreadableEvent          no worker can read the payload of the event
+├── MessageRefused           a broker takes everything but this message of a relay
 ├── UnfitEvent               the value of the event doesn't fit its schema, or can't be upcast
 └── WorkerEnded              the worker's process ended while it handled the event
 """
@@ -112,6 +113,13 @@ class HandlerTimeout(EventsError, TimeoutError):
 
 class UnreadableEvent(EventsError):
     """The payload of the event can't be read, or was dropped from the log by retention. Its handler was not called."""
+
+
+class MessageRefused(EventsError):
+    """The target of a relay refuses this message for itself, as one that is too large: no other attempt is worth it.
+
+    What stands in the way of all messages is `bridges.TargetUnavailable` instead.
+    """
 
 
 class UnfitEvent(EventsError):

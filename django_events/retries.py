@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from django_events.exceptions import Invalid
 
@@ -79,6 +79,8 @@ class Backoff:
 
 class RetryLater(Exception):
     """Raised by a handler: try this event again after a while. It counts as an attempt."""
+
+    counts: ClassVar[bool] = True  # False for what says nothing about the event, as that a broker is down
 
     def __init__(self, reason: str = "", *, after: timedelta) -> None:
         if not _is_pause(after):

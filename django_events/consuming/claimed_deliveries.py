@@ -193,6 +193,10 @@ class ClaimedDeliveries(Lease):
         attempts = self.attempts[event.id]
         return event.with_attempt(attempts + 1) if attempts else event
 
+    @property
+    def redriven(self) -> bool:
+        return False
+
     def is_careful(self, event: ReceivedEvent) -> bool:
         return event.id <= self.careful_until or self.attempts[event.id] > 0 or isinstance(event, UnreadEvent)
 

@@ -10,7 +10,7 @@ from django_events.consuming.fingerprints import fingerprint
 from django_events.consuming.subscriptions import Subscription
 from django_events.consuming.unread import UnreadEvent
 from django_events.event_columns import COPIED
-from django_events.exceptions import UnreadableEvent
+from django_events.exceptions import MessageRefused, UnreadableEvent
 from django_events.received import ReceivedEvent
 from django_events.retries import Ignore, RetryLater
 
@@ -90,8 +90,10 @@ def judge(
     """What follows from an error of this attempt. Queues and redriven dead letters never stop: `may_stop` is False."""
     if isinstance(error, Ignore):
         return Failure(event, error, Verdict.IGNORE)
-    # A payload that can't be read now can't be read later either: no attempt is worth it.
-    if event.attempt >= consumer.retry.attempts or isinstance(error, UnreadableEvent):
+    if isinstance(error, RetryLater) and not error.counts:
+        return Failure(event, error, Verdict.RETRY, error.after, counts=False)
+    # A payload that can't be read now can't be read later either: no attempt is worth it. Nor for one that is refused.
+    if event.attempt >= consumer.retry.attempts or isinstance(error, UnreadableEvent | MessageRefused):
         stops = consumer.on_exhausted == "stop" and may_stop
         return Failure(event, error, Verdict.STOP if stops else Verdict.DEAD_LETTER)
     pause = error.after if isinstance(error, RetryLater) else consumer.retry.pause(event.attempt)

@@ -36,6 +36,15 @@ class HandlerFailed(Exception):
         self.seconds = seconds
 
 
+class FailedAt(Exception):
+    """A handler of this package was through with the events before `index`, and failed on that one with `error`."""
+
+    def __init__(self, index: int, error: Exception) -> None:
+        super().__init__(index, error)
+        self.index = index
+        self.error = error
+
+
 class BrokenTransaction(Exception):
     """The handler swallowed an error of the database, or ended the transaction, so its work can't be settled."""
 
@@ -50,12 +59,26 @@ class BoundHandler:
         self.folding: RangeFold | None = (
             cast("RangeFold", self.invoke) if isinstance(consumer, declarations.DeclaredRollUp) else None
         )
+        # A relay sends a dead letter in another way than an event of the log: the target has later ones already.
+        self.invoke_redriven: Callable[[Any], Any] = getattr(self.invoke, "redriven", self.invoke)
         if inspect.iscoroutinefunction(self.invoke) or inspect.iscoroutinefunction(
             getattr(self.invoke, "__call__", None)  # noqa: B004
         ):
-            self.invoke = async_to_sync(children.leaving_async_children_behind(self.invoke))
+            self.invoke = self.invoke_redriven = async_to_sync(children.leaving_async_children_behind(self.invoke))
 
-    def call(self, lease: Lease, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
+    def close(self) -> None:
+        """Close what the handler of a relay has open; repeating it does nothing."""
+        if self.consumer.is_relay:
+            cast("Any", self.invoke).close()
+
+    def call(
+        self,
+        lease: Lease,
+        events: Sequence[ReceivedEvent],
+        *,
+        enough: Enough = lambda: False,
+        redriven: bool = False,
+    ) -> int:
         """Call the handler with these events in their order; returns how many it has handled.
 
         It is called with one event, or a batch, until there is `enough`, but at least once. HandlerFailed says on which
@@ -66,10 +89,13 @@ class BoundHandler:
             if start and enough():
                 return start
             batch = events[start : start + (size or 1)]
-            self._call(lease, batch[0] if size is None else list(batch), range(start, start + len(batch)))
+            given = range(start, start + len(batch))
+            self._call(lease, batch[0] if size is None else list(batch), given, redriven)
         return len(events)
 
-    def _call(self, lease: Lease, argument: ReceivedEvent | list[ReceivedEvent], given: range) -> None:
+    def _call(
+        self, lease: Lease, argument: ReceivedEvent | list[ReceivedEvent], given: range, redriven: bool = False
+    ) -> None:
         first = argument[0] if isinstance(argument, list) else argument
         # Which event of several makes a handler publish, only the handler knows.
         cause = enter_cause(first) if first is argument or len(given) == 1 else None
@@ -80,12 +106,16 @@ class BoundHandler:
             events = argument if isinstance(argument, list) else [argument]
             with telemetry.handling(lease.using, self.consumer.name, events):
                 try:
-                    if (result := self.invoke(argument)) is not None:
+                    invoke = self.invoke_redriven if redriven else self.invoke
+                    if (result := invoke(argument)) is not None:
                         _refuse_unfinished(result)
                 finally:
                     children.end_if_child(forks)
         except KeyboardInterrupt:  # meant for the worker, not raised by the handler
             raise
+        except FailedAt as failed:
+            error, given = failed.error, given[failed.index : failed.index + 1]
+            raise HandlerFailed(given, error, seconds=_since(lease)) from error
         except BaseException as error:
             _end_left_open(lease.using)
             error = self._timeout(error) if lease.timed_out is first else error

@@ -51,6 +51,10 @@ class Settlement(Protocol):
 class Claim(Protocol):
     """Events to handle and settle: a leased partition of a stream, a dead letter in it, or deliveries of a queue."""
 
+    @property
+    def redriven(self) -> bool:
+        """Whether it is a dead letter of a stream, which comes behind events of higher ids."""
+
     def is_careful(self, event: ReceivedEvent) -> bool:
         """Whether this event is handled by itself, and its attempt counted before it starts."""
 
@@ -203,15 +207,16 @@ class Handling:
             chunk = events[passed : passed + size]
             session, began = connections[self.lease.using].connection, time.perf_counter()
             try:
-                self.handler.call(self.lease, chunk)
+                self.handler.call(self.lease, chunk, redriven=claim.redriven)
             except HandlerFailed as failed:
                 if not failed.closed and _is_of_connection(failed.error):
                     self._raise_if_lost(session, failed.error)
-                if len(chunk) > 1:
+                if len(failed.given) > 1:
                     return passed + self._one_by_one(claim, chunk, failed.error)
-                failure = replace(claim.judge(chunk[0], failed.error), seconds=failed.seconds)
+                at = failed.given.start
+                failure = replace(claim.judge(chunk[at], failed.error), seconds=failed.seconds)
                 self.on_failure(failure)
-                return passed + self._settle_failure(claim, failure)
+                return passed + self._settle_failure(claim, failure, chunk[:at])
             with transaction.atomic(self.lease.using):
                 settlement = claim.settle(chunk)
             claim.settled(settlement)
@@ -221,12 +226,13 @@ class Handling:
                 break
         return passed
 
-    def _settle_failure(self, claim: Claim, failure: Failure) -> int:
+    def _settle_failure(self, claim: Claim, failure: Failure, handled: Sequence[ReceivedEvent] = ()) -> int:
         with transaction.atomic(self.lease.using):
-            settlement = claim.settle([], failure)
+            settlement = claim.settle(handled, failure)
         claim.settled(settlement)
-        self._send(HandlingResult(settlement, failure=failure))
-        return int(failure.passes)
+        outcome = HandlingResult(settlement, handled, failure.seconds or 0.0, failure)
+        self._send(outcome)
+        return outcome.passed
 
     def _send(self, outcome: HandlingResult) -> None:
         """Send the signals and count the metrics of what is settled now."""

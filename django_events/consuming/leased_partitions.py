@@ -112,6 +112,10 @@ class LeasedPartition(Lease):
         return self.position_id
 
     @property
+    def redriven(self) -> bool:
+        return False
+
+    @property
     def what(self) -> str:
         return f"partition {self.partition}"
 

@@ -29,6 +29,10 @@ class Redrive:
     def subscription(self) -> Subscription:
         return self.lease.subscription
 
+    @property
+    def redriven(self) -> bool:
+        return True
+
     def judge(self, event: ReceivedEvent, error: BaseException) -> Failure:
         return judge(self.subscription.consumer, event, error, may_stop=False)
 

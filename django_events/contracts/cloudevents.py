@@ -32,11 +32,15 @@ def binary(event: ReceivedEvent) -> tuple[dict[str, str], bytes]:
     """The attributes of an event as headers, and its payload itself as the body."""
     headers = {f"ce-{name}": quote(text, safe=_UNSAFE) for name, text in attributes(event).items()}
     headers |= {f"ce-{name}": text for name, text in trace(event).items()}
-    body = event.body
-    if body is not None:
-        return {**headers, "content-type": "application/octet-stream"}, b"" if hides() else body
-    value = None if event.erased else without_masked(event.value)
-    return {**headers, "content-type": "application/json"}, encoded(value)
+    content_type, body = payload(event)
+    return {**headers, "content-type": content_type}, body
+
+
+def payload(event: ReceivedEvent) -> tuple[str, bytes]:
+    """The payload itself with its media type, as it is beside the attributes in binary mode."""
+    if (body := event.body) is not None:
+        return "application/octet-stream", b"" if hides() else body
+    return "application/json", encoded(None if event.erased else without_masked(event.value))
 
 
 def attributes(event: ReceivedEvent) -> dict[str, str]:

@@ -20,6 +20,9 @@ from django_events.declarations.declared_consumer import Start as Start
 from django_events.declarations.declared_projection import DELETE as DELETE
 from django_events.declarations.declared_projection import DeclaredProjection as DeclaredProjection
 from django_events.declarations.declared_projection import Deletion as Deletion
+from django_events.declarations.declared_relay import DeclaredRelay as DeclaredRelay
+from django_events.declarations.declared_relay import Form as Form
+from django_events.declarations.declared_relay import RelayTarget as RelayTarget
 from django_events.declarations.declared_rollup import DeclaredRollUp as DeclaredRollUp
 from django_events.declarations.declared_schema import DeclaredSchema as DeclaredSchema
 from django_events.declarations.declared_schema import schema as schema
@@ -31,6 +34,7 @@ from django_events.declarations.declaring import ConsumerOptions as ConsumerOpti
 from django_events.declarations.declaring import consumer as consumer
 from django_events.declarations.declaring import projection as projection
 from django_events.declarations.declaring import queue as queue
+from django_events.declarations.declaring import relay as relay
 from django_events.declarations.declaring import rollup as rollup
 from django_events.declarations.declaring import topic as topic
 from django_events.declarations.limits import LONGEST_LEASE as LONGEST_LEASE

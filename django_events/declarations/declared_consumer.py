@@ -64,6 +64,7 @@ class DeclaredConsumer(Operable):
     max_pending: int | None = None
     outcomes: str | None = None
     declared_at: str = field(default="", compare=False, repr=False)
+    is_relay: ClassVar[bool] = False  # whether its handler is a bridge to a broker
     derived: ClassVar[bool] = False  # whether it keeps a table true that is nothing but its events
 
     def __str__(self) -> str:

@@ -15,6 +15,7 @@ from django_events.declarations.declared_consumer import (
     Start,
 )
 from django_events.declarations.declared_projection import DeclaredProjection, Fold, KeyOfEvent
+from django_events.declarations.declared_relay import DeclaredRelay, Form, RelayTarget, Transform
 from django_events.declarations.declared_rollup import DeclaredRollUp
 from django_events.declarations.declared_topic import Compatibility, DeclaredTopic, SchemaCheck, Undescribed
 from django_events.declarations.limits import texts
@@ -365,6 +366,58 @@ def projection(
         return _declared(complete, function)
 
     return decorate
+
+
+def relay(
+    topic: DeclaredTopic | str,
+    *,
+    to: RelayTarget,
+    name: str,
+    types: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    where: str | None = None,
+    metadata: str | None = None,
+    vars: Mapping[str, Any] | None = None,
+    transform: Transform | None = None,
+    form: Form = "cloudevent_binary",
+    partitioned: bool = True,
+    batch_size: int = 500,
+    start: Start = "beginning",
+    retry: Backoff = Backoff(),
+    on_exhausted: Literal["dead_letter", "stop"] = "dead_letter",
+    timeout: timedelta | None = None,
+    lease: timedelta = timedelta(seconds=30),
+) -> DeclaredRelay:
+    """Declare a relay: a stream consumer that sends a topic's events to a broker, in order, in batches.
+
+    `manage.py migrate` registers it, and workers serve it as any stream consumer. The position moves when the target
+    has acknowledged a whole batch. A target that is down counts no attempt. `transform` gets an event and returns what
+    to send instead of its value, as JSON or bytes; None leaves the event out.
+    """
+    declared = DeclaredRelay(
+        name=name,
+        topics=(str(topic),),
+        handler="django_events.bridges.relaying.Relaying",
+        to=to,
+        form=form,
+        transform=transform,
+        types=texts(types),
+        keys=texts(keys),
+        where=where,
+        metadata=metadata,
+        vars=None if vars is None else dict(vars),
+        partitioned=partitioned,
+        transactional=False,
+        batch_size=batch_size,
+        start=start,
+        retry=retry,
+        on_exhausted=on_exhausted,
+        timeout=timeout,
+        lease=lease,
+        declared_at=_caller(),
+    )
+    consumers.add(declared)
+    return declared
 
 
 def _declared(complete: Declaration, function: Handler) -> Declaration:

@@ -9,7 +9,7 @@ from typing import Any
 
 from django_events.management.reporting import Report, table
 from django_events.management.spark import dsn_of
-from django_events.spark.dsn import Dsn
+from django_events.reading.dsn import Dsn
 from django_events.spark.jobs.registry import Job
 from django_events.spark.session import session
 

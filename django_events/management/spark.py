@@ -1,10 +1,11 @@
-"""What the commands that use Spark share: the address of the database, what goes wrong, how far it is."""
+"""What the commands for Spark and files share: the address of the database, what goes wrong, how far it is."""
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from errno import EACCES, EDQUOT, EIO, ENOSPC, ENOTDIR, EPERM, EROFS, ESTALE
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -16,11 +17,29 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from django_events.exceptions import EventsError, Invalid, UnknownName
+from django_events.exporting.paths import PATTERN, spelled, split
 from django_events.phrases import duration
-from django_events.spark.exporting.paths import PATTERN, spelled, split
 from django_events.workers.loop import Exit
 
-PACKAGES = {"pyspark", "pyarrow", "pandas", "numpy", "py4j"}
+PACKAGES = {"deltalake", "pyiceberg", "sqlalchemy", "pyspark", "pyarrow", "pandas", "numpy", "py4j"}
+FULL = "The disk is full. What was finished stays; make room and run the same again, and the rest is written."
+LOCKED = (
+    "The catalogue of the tables is locked by another process, in SQLite's file: one that was frozen in the middle of "
+    "a commit has it until it goes on or ends. Nothing was added. End that process and run the same again, or keep the "
+    "tables in a catalogue of your own, by --catalog."
+)
+OF_TABLES = {"_internal", "deltalake", "pyiceberg", "sqlalchemy"}  # the first is the part of deltalake in Rust
+# What a file system says that is no mistake of ours.
+OF_DISKS = {
+    ENOSPC: FULL,
+    EDQUOT: f"{FULL} It is the quota of this user.",
+    EACCES: "Permission denied. Say another folder, or run as who may.",
+    EPERM: "Permission denied. Say another folder, or run as who may.",
+    EROFS: "That file system is mounted for reading only. Say another folder.",
+    ENOTDIR: "There is a file where a folder is to be made. Say another path.",
+    EIO: "The disk reports an error: look at it before anything else.",
+    ESTALE: "The server of that file system has forgotten the file: it may have been restarted. Run it again.",
+}
 USAGE = {"Invalid", "UnknownName"}
 
 
@@ -88,8 +107,8 @@ def usage(message: str) -> CommandError:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Turn what goes wrong with Spark into a sentence, with the exit code that says what to do about it."""
+def explained(extra: str = "spark") -> Iterator[None]:
+    """Turn what goes wrong with Spark or files into a sentence, with the exit code that says what to do about it."""
     try:
         yield
     except (Invalid, UnknownName) as error:
@@ -101,21 +120,43 @@ def explained() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in PACKAGES:
             raise
-        message = f"{error.name} is not installed. Run: pip install 'django-events-pg[spark]'"
+        message = f"{error.name} is not installed. Run: pip install 'django-events-pg[{extra}]'"
         raise CommandError(message, returncode=Exit.FAILED) from error
     except KeyboardInterrupt:
         message = "Interrupted. What was finished stays; run the same again, and the rest is written."
         raise CommandError(message, returncode=Exit.FAILED) from None
-    except Exception as error:
-        if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")) and not isinstance(
-            error, ConnectionError
-        ):
+    except OSError as error:
+        if isinstance(error, ConnectionError):
+            raise _of_spark(error) from error
+        if error.errno not in OF_DISKS:
             raise
-        from django_events.spark.errors import kind, told
+        where = f" ({error.filename})" if error.filename else ""
+        raise CommandError(f"{OF_DISKS[error.errno]}{where}", returncode=Exit.FAILED) from error
+    except Exception as error:
+        module = type(error).__module__.partition(".")[0]
+        if module in OF_TABLES:
+            raise _of_a_table(error) from error
+        if module not in ("pyspark", "py4j", "grpc"):
+            raise
+        raise _of_spark(error) from error
 
-        found = kind(error)
-        code = Exit.USAGE if found in USAGE else Exit.UNREACHABLE if found == "OperationalError" else Exit.FAILED
-        raise CommandError(told(error), returncode=code) from error
+
+def _of_a_table(error: Exception) -> CommandError:
+    said = " ".join(str(error).split())
+    if "database is locked" in said:
+        return CommandError(LOCKED, returncode=Exit.FAILED)
+    if "No space left on device" in said or "disk is full" in said:
+        return CommandError(FULL, returncode=Exit.FAILED)
+    message = f"The table can't be read or written: {said} What was committed stays; run the same again."
+    return CommandError(message, returncode=Exit.FAILED)
+
+
+def _of_spark(error: Exception) -> CommandError:
+    from django_events.spark.errors import kind, told
+
+    found = kind(error)
+    code = Exit.USAGE if found in USAGE else Exit.UNREACHABLE if found == "OperationalError" else Exit.FAILED
+    return CommandError(told(error), returncode=code)
 
 
 class ProgressLine:
@@ -123,8 +164,8 @@ class ProgressLine:
 
     EVERY = 0.5
 
-    def __init__(self, spark: Any, out: OutputWrapper, *, quiet: bool) -> None:
-        self._tracker = getattr(spark, "_jsc", None) and spark.sparkContext.statusTracker()
+    def __init__(self, share: Callable[[], float], out: OutputWrapper, *, quiet: bool) -> None:
+        self._share = share  # how much of the part is done
         self._out, self._quiet = out, quiet
         self._started = time.monotonic()
         self._done = self._total = self._part = 0
@@ -156,13 +197,6 @@ class ProgressLine:
 
     def _show(self, text: str) -> None:
         self._out.write(text, style_func=str, ending="")  # progress is no error, so it isn't coloured like one
-
-    def _share(self) -> float:
-        """How much of the part is done, by the tasks of what Spark is doing now."""
-        tracker = self._tracker
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()] if tracker else []
-        tasks = sum(stage.numTasks for stage in stages if stage)
-        return sum(stage.numCompletedTasks for stage in stages if stage) / tasks if tasks else 0.0
 
     def _line(self, done: int) -> str:
         done = min(done, self._total)

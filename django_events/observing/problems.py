@@ -408,7 +408,10 @@ def _retrying(using: str, standings: list[Standing]) -> Iterator[Finding]:
             "times": counted.times(one.attempts),
             "moment": moment(retry_at),
         }
-        if retry_at > now - LATE:
+        if retry_at > now - LATE and not one.attempts:  # of a relay whose target is down: no attempt is counted
+            what = gettext("%(event)s and all behind it wait, next at %(moment)s.") % facts
+            remedy = gettext("To try again now: %(command)s") % {"command": _events("retry-now", one.consumer)}
+        elif retry_at > now - LATE:
             what = gettext("%(event)s failed %(times)s, next at %(moment)s.") % facts
             remedy = gettext("To try again now: %(command)s") % {"command": _events("retry-now", one.consumer)}
         elif one.consumer_id in endpoints:

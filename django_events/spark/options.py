@@ -10,12 +10,12 @@ import psycopg
 
 from django_events.exceptions import Invalid, did_you_mean
 from django_events.matching import condition, decides
-from django_events.spark.dsn import Connection, Dsn, fetch
-from django_events.spark.reading.columns import COLUMNS, Column
-from django_events.spark.reading.offsets import EARLIEST, LATEST, Boundary
-from django_events.spark.reading.rows import RangeReader
+from django_events.reading.columns import COLUMNS, Column
+from django_events.reading.dsn import Connection, Dsn, fetch
+from django_events.reading.offsets import EARLIEST, LATEST, Boundary
+from django_events.reading.rows import RangeReader
+from django_events.reading.topics import TopicChoice
 from django_events.spark.reading.tables import TABLES
-from django_events.spark.reading.topics import TopicChoice
 from django_events.statements import shared
 
 ADDRESS = ("dsn", "databaseUrl")

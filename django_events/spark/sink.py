@@ -21,9 +21,9 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, ShortType, Stri
 from django_events.database_errors import kind_of
 from django_events.event_columns import BUFFERED
 from django_events.exceptions import Invalid, InvalidEvent, Refused
-from django_events.spark.dsn import Connection, fetch
+from django_events.reading import topics
+from django_events.reading.dsn import Connection, fetch
 from django_events.spark.options import SinkOptions
-from django_events.spark.reading import topics
 from django_events.statements import beside, shared
 
 SQL = beside(__name__)

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from django_events.exceptions import Invalid
 from django_events.spark import options
 from django_events.spark.reading.batch import BatchReader
-from django_events.spark.reading.columns import struct
+from django_events.spark.reading.schema import struct
 from django_events.spark.reading.streaming import StreamReader
 from django_events.spark.reading.tables import TableReader
 from django_events.spark.sink import BatchWriter, StreamWriter, refuse_without_rights

@@ -317,6 +317,8 @@ class ConsumerPool:
         self.renewal.hand_back()
 
     def close(self) -> None:
+        for handler in self.handlers.values():
+            handler.close()
         self.wakeup.close()
 
     def _load(self) -> None:

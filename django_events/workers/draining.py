@@ -8,7 +8,7 @@ It works in the caller's thread, on its connection and in its transaction if the
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 
 from django.db import DatabaseError, InterfaceError, connections, transaction
@@ -69,7 +69,7 @@ class Drain:
 
     def run(self) -> int:
         """Returns how many events were passed. HandlerRaised carries the first error of a handler."""
-        with _commits_left_as_they_were(self.using):
+        with _commits_left_as_they_were(self.using), ExitStack() as self._open:
             self._due_partitions = DuePartitions(self.using, _registered(self.using, self._consumers), patient=False)
             self._transfer = Transfer(self.using, ahead=self.ahead)
             self._move()
@@ -128,7 +128,9 @@ class Drain:
         consumer = lease.subscription.consumer
         try:
             if consumer.name not in self._handlers:
-                self._handlers[consumer.name] = _Handler(consumer, raise_errors=self.raise_errors)
+                handler = _Handler(consumer, raise_errors=self.raise_errors)
+                self._open.callback(handler.close)
+                self._handlers[consumer.name] = handler
             passed = server.serve(lease, self._handlers[consumer.name], on_failure=self._on_failure(lease))
         except BaseException as error:
             if isinstance(error, DatabaseError):  # most likely of a filter: a handler's error comes in a HandlerRaised
@@ -173,15 +175,22 @@ class _Handler(BoundHandler):
         super().__init__(consumer)
         self._raise_errors = raise_errors
 
-    def call(self, lease: Lease, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
+    def call(
+        self,
+        lease: Lease,
+        events: Sequence[ReceivedEvent],
+        *,
+        enough: Enough = lambda: False,
+        redriven: bool = False,
+    ) -> int:
         # A worker settles as many events together as there is time for, and handles those before a failing one
         # again. A test counts calls, so here each event is settled by itself, however long it takes.
         try:
             if self.consumer.transactional:
-                return super().call(lease, events, enough=lambda: True)
+                return super().call(lease, events, enough=lambda: True, redriven=redriven)
             # In autocommit, what such a handler wrote before its error stays: here too, if that is possible.
             with _undone_if_broken(lease.using):
-                return super().call(lease, events, enough=lambda: True)
+                return super().call(lease, events, enough=lambda: True, redriven=redriven)
         except HandlerFailed as failed:
             if not self._raise_errors or _is_decision(failed.error):
                 raise

@@ -95,3 +95,16 @@ def stop_on_signals() -> Iterator[Stop]:
         for signal_number, handler in before.items():
             signal.signal(signal_number, handler)
         stop.close()
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

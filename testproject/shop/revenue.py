@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 
+from django_events.exporting.export import Export, Summary, export
 from django_events.management.spark import dsn_of
-from django_events.spark.exporting.export import Export, Summary, export
+from django_events.spark.exporting.engine import SparkEngine
 from django_events.spark.session import session
 
 HOURS = """
@@ -31,7 +32,7 @@ def revenue_by_hour(keep: str | None = None) -> Iterator[tuple[Summary, Path, li
     """Export the orders into a folder, which is kept if it is named, and read the hours back from its files."""
     with tempfile.TemporaryDirectory(prefix="shop-") as scratch, session("shop", settings=BRIEF) as spark:
         path = Path(keep or scratch).resolve()
-        summary = export(spark, Export(dsn=dsn_of("default"), topics=("orders",), path=str(path)))
+        summary = export(SparkEngine(spark), Export(dsn=dsn_of("default"), topics=("orders",), path=str(path)))
         spark.read.parquet(str(path)).createOrReplaceTempView("events")
         hours = [(row.hour, row.orders, row.revenue) for row in spark.sql(HOURS).collect()]
         yield summary, path, hours

@@ -35,7 +35,9 @@ FAMILIES = (
     "compacting",
     "reading",
     "pipeline",
+    "files",
     "streams",
+    "relaying",
 )
 
 

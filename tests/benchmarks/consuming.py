@@ -91,7 +91,7 @@ def through_a_log(effort: Effort) -> Iterator[Row]:
     events = effort.events(EVENTS)
     one, eight = DeclaredTopic(name="bench"), DeclaredTopic(name="bench.8", partitions=8)
     with declared(one, eight) as [one_id, eight_id]:
-        _fill([one_id, eight_id], events * 2)
+        fill([one_id, eight_id], events * 2)
         ways = {
             "batches of 1,000": {"batch_size": 1_000},
             "batches of 100": {"batch_size": 100},
@@ -139,7 +139,7 @@ def through_a_log(effort: Effort) -> Iterator[Row]:
             yield samples.row(f"{way}, 1 partition", f"{way}, 1", peer, unit="events/s", goal=at_least(1))
 
 
-def _fill(topic_ids: list[int], events: int) -> None:
+def fill(topic_ids: list[int], events: int) -> None:
     """A log that the transfer made, and the first topic's as a plain table."""
     backlog(topic_ids, events)
     truncate("bench_log")
@@ -176,7 +176,7 @@ def _more_events_and_an_old_snapshot(effort: Effort) -> Iterator[Row]:
         return rate
 
     with declared(topic) as ids, registered(thousands, hundreds):
-        _fill(ids, events)
+        fill(ids, events)
         again(thousands, events=events)  # so that there is an end to go back from
         samples = interleave(
             {
@@ -203,7 +203,7 @@ def _more_topics(effort: Effort) -> Row:
     topics = [DeclaredTopic(name=f"bench.{n}") for n in range(100)]
     consumers = [a_consumer(topic, name=f"bench-{topic}", batch_size=1_000) for topic in topics]
     with declared(*topics) as ids, registered(*consumers):
-        _fill(ids, each * len(ids))
+        fill(ids, each * len(ids))
         samples = interleave(
             {
                 "10 topics": lambda: again(*consumers[:10], events=each * 10),
@@ -226,7 +226,7 @@ def _more_consumers(effort: Effort) -> Row:
     topic = DeclaredTopic(name="bench")
     consumers = [a_consumer(topic, name=f"bench-{n}", batch_size=1_000) for n in range(20)]
     with declared(topic) as ids, registered(*consumers):
-        _fill(ids, each)
+        fill(ids, each)
         samples = interleave(
             {
                 "2 consumers": lambda: again(*consumers[:2], events=each * 2),

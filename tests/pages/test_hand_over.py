@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from tests.pages.conftest import MakeSite
-from tests.pages.redis import REDIS, Redis
 from tests.pages.site import Site, blocks, shortened
+from tests.support.brokers import REDIS, Redis
 from tests.support.fault_app.files import Gate, Journal
 from tests.support.processes import wait_until
 

@@ -1,4 +1,4 @@
-"""A Spark session for all of these tests that a process runs, and the log that they read."""
+"""A Spark session for all of these tests that a process runs."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,16 +8,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
-from psycopg.conninfo import make_conninfo
 
-from django_events import Draft, publish_many
 from django_events.exceptions import NotReady
-from django_events.log.transfer import Transfer
-from django_events.models.buffer import BufferedEvent
 from django_events.spark.session import session
-from tests.support.fix_topics import TopicFactory
-from tests.support.processes import wait_until
+from tests.support.logs import dsn, log, move
+
+__all__ = ["dsn", "log", "move"]  # for the tests here
 
 Stream = Callable[..., list[int]]
 
@@ -59,42 +55,6 @@ def scratch() -> Iterator[dict[str, str]]:
 def killed_in(folder: str) -> dict[str, str]:
     """Variables for a process whose Java is killed."""
     return {"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={folder} {SHORT_LIVED}"}
-
-
-@pytest.fixture
-def dsn(transactional_db: None) -> str:
-    """The test's database, as Spark is told it."""
-    parameters = connection.get_connection_params()
-    for django_only in ("cursor_factory", "context", "client_encoding", "prepare_threshold"):
-        parameters.pop(django_only, None)
-    return make_conninfo("", **parameters)
-
-
-@pytest.fixture
-def log(make_topic: TopicFactory) -> Callable[..., Any]:
-    """Make a topic with events in its log."""
-
-    def fill(*drafts: Draft, topic: Any = None, **options: Any) -> Any:
-        topic = topic or make_topic(**options)
-        with transaction.atomic():
-            publish_many(topic, drafts)
-        move()
-        return topic
-
-    return fill
-
-
-def move() -> None:
-    """Everything that is published into the log, also what waits for sessions that are about to end."""
-    transfer = Transfer("default")
-
-    def is_empty() -> bool:
-        while transfer.move() or transfer.left:
-            pass
-        transfer.setbacks.raise_first()
-        return not BufferedEvent.objects.exists()
-
-    wait_until(is_empty, what="the transfer of all events")
 
 
 @pytest.fixture

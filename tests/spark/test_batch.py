@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from django_events import Draft, publish_many
 from django_events.models import Event, TopicHead
-from django_events.spark.dsn import Connection, Dsn
-from django_events.spark.reading import topics
-from django_events.spark.reading.ranges import Range, split
-from django_events.spark.reading.topics import TopicChoice
+from django_events.reading import topics
+from django_events.reading.dsn import Connection, Dsn
+from django_events.reading.ranges import Range, split
+from django_events.reading.topics import TopicChoice
 from django_events.statements import Statement
 from tests.spark.conftest import move
 from tests.support.fix_topics import TopicFactory
@@ -271,8 +271,8 @@ def test_what_is_removed_between_planning_and_reading_is_noticed(
     log: Callable[..., Any], dsn: str, filtered: bool
 ) -> None:
     from django_events.exceptions import EventsMissing
-    from django_events.spark.dsn import Dsn
-    from django_events.spark.reading.rows import RangeReader
+    from django_events.reading.dsn import Dsn
+    from django_events.reading.rows import RangeReader
     from django_events.statements import all_of
 
     topic = log(*(Draft(value=n) for n in range(250)), segment_size=100)
@@ -389,9 +389,9 @@ def test_the_zones_of_servers_and_sessions_make_no_difference(
 def test_a_server_with_another_encoding_is_understood(dsn: str) -> None:
     from psycopg.conninfo import make_conninfo
 
-    from django_events.spark.dsn import Dsn
-    from django_events.spark.reading.columns import COLUMNS
-    from django_events.spark.reading.rows import read_table
+    from django_events.reading.columns import COLUMNS
+    from django_events.reading.dsn import Dsn
+    from django_events.reading.rows import read_table
     from django_events.statements import _made
 
     wanted = {"key": COLUMNS["key"], "type": COLUMNS["type"]}

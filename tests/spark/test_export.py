@@ -22,9 +22,9 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_events import Draft
+from django_events.exporting.parts import Part, Parts
+from django_events.exporting.storage import OfDisk
 from django_events.models import Event
-from django_events.spark.exporting.parts import Part, Parts
-from django_events.spark.exporting.storage import OfDisk
 from tests.spark.test_batch import HOSTILE, collected, drop_first_segment, publish, stored
 from tests.spark.test_streaming import cut_back, make_anew
 
@@ -297,8 +297,8 @@ def test_a_part_of_which_nothing_is_left_is_finished(
 
 
 def test_one_run_at_a_time(log: Callable[..., Any], tmp_path: Path, dsn: str) -> None:
-    from django_events.spark.dsn import Dsn
-    from django_events.spark.exporting.locking import alone
+    from django_events.exporting.locking import alone
+    from django_events.reading.dsn import Dsn
 
     topic = log(Draft(value=1))
     with alone(Dsn(dsn), f"file://{tmp_path}/"):
@@ -311,7 +311,7 @@ def test_one_run_at_a_time(log: Callable[..., Any], tmp_path: Path, dsn: str) ->
 def test_a_lock_that_was_lost_notes_nothing(
     spark: Any, log: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_events.spark.exporting import export
+    from django_events.spark.exporting.engine import SparkEngine
 
     def write_without_lock(*arguments: Any) -> int:
         """Write a part, while the server ends the connection of the lock."""
@@ -324,7 +324,7 @@ def test_a_lock_that_was_lost_notes_nothing(
 
     topic = log(Draft(value=1))
     with monkeypatch.context() as patched:
-        patched.setattr(export, "_save", write_without_lock)
+        patched.setattr(SparkEngine, "write", write_without_lock)
         with pytest.raises(CommandError, match=r"and with it the lock on .* Run it again") as raised:
             run(topic, "--to", tmp_path)
     assert raised.value.returncode == 1

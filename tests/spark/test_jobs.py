@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from django_events.exceptions import Invalid
+from django_events.reading.columns import COLUMNS
 from django_events.spark.jobs import results
 from django_events.spark.jobs.registry import ALL, JOBS
-from django_events.spark.reading.columns import COLUMNS
 from django_events.spark.reading.tables import TABLES
 
 Row = dict[str, Any]

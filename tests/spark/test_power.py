@@ -11,9 +11,9 @@ import pytest
 from django.core.management import CommandError
 
 from django_events import Draft
-from django_events.spark.exporting.batches import Batches
-from django_events.spark.exporting.parts import Parts
-from django_events.spark.exporting.storage import OfDisk
+from django_events.exporting.batches import Batches
+from django_events.exporting.parts import Parts
+from django_events.exporting.storage import OfDisk
 from tests.spark.rivals import ids
 from tests.spark.test_batch import publish
 from tests.spark.test_export import run

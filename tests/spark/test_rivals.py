@@ -12,12 +12,12 @@ from django.db import connections
 
 from django_events import Draft
 from django_events.exceptions import Invalid, Refused
-from django_events.spark.exporting import export as exporting
-from django_events.spark.exporting import files, storage
-from django_events.spark.exporting.batches import Batches
-from django_events.spark.exporting.export import Export, export
-from django_events.spark.exporting.parts import Parts
-from django_events.spark.exporting.storage import OfDisk, OfHadoop, OfObjects
+from django_events.exporting.batches import Batches
+from django_events.exporting.export import Export, export
+from django_events.exporting.parts import Parts
+from django_events.exporting.storage import OfDisk
+from django_events.spark.exporting import engine, files, storage
+from django_events.spark.exporting.storage import OfHadoop, OfObjects
 from django_events.spark.exporting.stream_export import Follow, _Files
 from tests.spark.conftest import killed_in
 from tests.spark.rivals import (
@@ -98,7 +98,7 @@ def test_two_exports_at_once_when_the_lock_is_lost(
 
     def go() -> str:
         try:
-            export(spark, wanted)
+            export(engine.SparkEngine(spark), wanted)
         except Refused as error:
             return str(error)
         finally:
@@ -113,7 +113,7 @@ def test_two_exports_at_once_when_the_lock_is_lost(
         second = pool.submit(go)
         assert "was lost, and with it the lock on" in first.result() or "has taken" in first.result()
         assert second.result() == "" or "has taken" in second.result()
-    export(spark, wanted)
+    export(engine.SparkEngine(spark), wanted)
 
     assert ids(tmp_path) == list(range(1, EVENTS + 1))
     assert Parts(OfDisk(), str(tmp_path)).unfinished == []
@@ -169,7 +169,7 @@ def test_another_file_system_keeps_the_same_journal(
 ) -> None:
     """The calls of Hadoop, which HDFS and object stores are reached by, on a disk."""
     topic = log(*(Draft(value=n) for n in range(10)))
-    monkeypatch.setattr(exporting, "storage_of", kind)
+    monkeypatch.setattr(engine, "storage_of", kind)
 
     assert run(topic, "--to", tmp_path, "--part", 4).startswith("Exported 10 events")
     assert run(topic, "--to", tmp_path).startswith("Nothing to export")
@@ -211,7 +211,7 @@ def test_objects_of_which_some_are_copied_are_completed(
         left[0] -= 1
         move(storage, source, target)
 
-    monkeypatch.setattr(exporting, "storage_of", OnDisk)
+    monkeypatch.setattr(engine, "storage_of", OnDisk)
     with monkeypatch.context() as patched:
         patched.setattr(OnDisk, "_move_object", dies)
         with pytest.raises(InterruptedError):

@@ -15,8 +15,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from django_events import Draft
 from django_events.exceptions import Invalid, NotReady
 from django_events.models import StagedEvent
+from django_events.reading.dsn import Dsn, fetch
 from django_events.spark import java
-from django_events.spark.dsn import Dsn, fetch
 from django_events.spark.sink import SQL as SINK_SQL
 from tests.spark.conftest import PASSWORD
 

@@ -15,11 +15,11 @@ from django_events.exceptions import EventsError, EventsMissing, Refused
 from django_events.models import Consumer, Intervention, Position, Topic
 from django_events.observing.lag import lag
 from django_events.operations import rewind
-from django_events.spark.dsn import Dsn
+from django_events.reading.dsn import Dsn
+from django_events.reading.following import Follower
+from django_events.reading.ranges import Range
 from django_events.spark.options import for_stream
 from django_events.spark.reading import streaming
-from django_events.spark.reading.following import Follower
-from django_events.spark.reading.ranges import Range
 from django_events.spark.reading.streaming import Offsets, StreamReader
 from tests.spark.conftest import Stream, move
 from tests.spark.test_batch import drop_first_segment, publish, topic_id
@@ -399,7 +399,8 @@ def reading(dsn: str, topic: Any = None, **options: str) -> Iterator[StreamReade
 
 
 def ranges(reader: StreamReader, start: Offsets, end: Offsets) -> list[tuple[str, int, int]]:
-    return [(part.topic, part.start, part.end) for part in reader.partitions(start, end) if isinstance(part, Range)]
+    found = [partition.value for partition in reader.partitions(start, end)]
+    return [(part.topic, part.start, part.end) for part in found if isinstance(part, Range)]
 
 
 def cut_back(topic: Any, last: int) -> None:

@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from django_events import Draft, models
-from django_events.spark.dsn import Dsn
+from django_events.reading.dsn import Dsn
 from django_events.spark.exporting.stream_export import for_kafka
 from django_events.spark.reading.tables import TableReader
 from tests.spark.conftest import move

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from django.db import connection
 
+from django_events.exporting.locking import alone
 from django_events.models import Event, SinkBatch, StagedEvent
+from django_events.reading.dsn import Dsn
 from django_events.spark import sink
-from django_events.spark.dsn import Dsn
-from django_events.spark.exporting.locking import alone
 from django_events.spark.options import for_sink
 from django_events.spark.sink import Staged, StreamWriter
 from tests.spark.conftest import move

@@ -140,7 +140,8 @@ def lease_of(
 
 def serve_lease(lease: LeasedPartition, *, patient: bool = True, **options: Any) -> int:
     server = StreamServer(lease.subscription, lease.position_id, lease.partition, holder="a test", patient=patient)
-    return server.serve(lease, BoundHandler(lease.subscription.consumer), on_failure=log_failure(lease), **options)
+    with closing(BoundHandler(lease.subscription.consumer)) as handler:
+        return server.serve(lease, handler, on_failure=log_failure(lease), **options)
 
 
 def serve_due(consumer: declarations.DeclaredConsumer, *, patient: bool = True) -> int:

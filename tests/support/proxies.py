@@ -71,7 +71,11 @@ class Proxy:
 
     def _connect(self, client: socket.socket) -> None:
         self.flowing.wait()
-        server = socket.create_connection(self._address)
+        try:
+            server = socket.create_connection(self._address)
+        except OSError:  # the server is down
+            client.close()
+            return
         self._sockets.append(server)
         wire = self.wire(client, server)
         self._start(self._hand_on, wire, server, self.from_server)

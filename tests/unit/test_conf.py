@@ -20,6 +20,7 @@ def fresh_settings():
 
 def test_every_key_has_a_default():
     assert vars(Settings()) == {
+        "BROKERS": {},
         "DEDUP_WINDOW": timedelta(days=1),
         "EVENTS_MODULE": "events",
         "LIVE_CONNECTIONS": 1_000,

@@ -8,7 +8,7 @@ from django_events import models
 from django_events.drafts import Draft
 from django_events.event_columns import BUFFERED, COPIED, DRAFTED, EVENT, SAID, expanded
 from django_events.publishing.encoding import BufferRow
-from django_events.spark.reading.columns import COLUMNS
+from django_events.reading.columns import COLUMNS
 from django_events.spark.sink import ACCEPTED
 from django_events.testing import PublishedEvent
 

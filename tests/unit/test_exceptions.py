@@ -28,6 +28,7 @@ TREE = {
     "LogReplaced": ("EventsError",),
     "HandlerTimeout": ("EventsError", "TimeoutError"),
     "UnreadableEvent": ("EventsError",),
+    "MessageRefused": ("EventsError",),
     "UnfitEvent": ("EventsError",),
     "WorkerEnded": ("EventsError",),
 }

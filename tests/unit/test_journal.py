@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from django_events.exceptions import Refused
-from django_events.spark.exporting.batches import Batches, Reached
-from django_events.spark.exporting.journal import KEPT
-from django_events.spark.exporting.parts import Part, Parts
-from django_events.spark.exporting.storage import OfDisk
+from django_events.exporting.batches import Batches, Reached
+from django_events.exporting.journal import KEPT
+from django_events.exporting.parts import Part, Parts
+from django_events.exporting.storage import OfDisk
 
 PART = Part(topic="things", incarnation="i", start=1, end=51)
 OTHER = Part(topic="things", incarnation="i", start=51, end=101)
@@ -210,7 +210,7 @@ def test_what_a_late_task_writes_where_a_part_was_is_cleared(tmp_path: Path, was
 def test_files_that_spark_wrote_elsewhere_do_not_count(tmp_path: Path) -> None:
     journal = planned(tmp_path, PART)
 
-    with pytest.raises(Refused, match="is not there, though Spark has written it"):
+    with pytest.raises(Refused, match="is not there, though it was written"):
         journal.finish(PART, journal.attempt(), 50)
     assert parts(tmp_path).unfinished == [PART]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError
 
+from django_events.exporting.paths import key, spelled
 from django_events.management.spark import local
-from django_events.spark.exporting.paths import key, spelled
 
 CLUSTER = {"master": "spark://host:7077", "remote": None}
 CONNECT = {"master": None, "remote": "sc://host"}

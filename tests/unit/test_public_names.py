@@ -59,7 +59,8 @@ def test_every_public_name_is_what_it_says():
             "ReceivedEvent",
             "RetryLater",
         ),
-        *("BufferedWriter", "CreateTopic", "DeclaredProjection", "DeclaredRollUp", "DeclaredTopic", "Deletion"),
+        *("BufferedWriter", "CreateTopic", "DeclaredProjection", "DeclaredRelay", "DeclaredRollUp"),
+        *("DeclaredTopic", "Deletion"),
     }
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
     functions = {
@@ -67,6 +68,7 @@ def test_every_public_name_is_what_it_says():
         *("apublish", "apublish_many", "cancel", "capture", "claim", "close_writers", "consumer", "event_context"),
         *("outbox", "projection", "publish", "publish_many", "queue", "rollup", "schema", "shard_of", "suppress"),
         *("topic", "upcaster"),
+        *("jetstream", "kafka", "redis_stream", "relay"),
     }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions
     assert isinstance(django_events.UNSET, Unset)

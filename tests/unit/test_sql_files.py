@@ -359,8 +359,8 @@ RUNNERS = {
     "sql/__init__.py",
     "sql/beginning.py",
     "sql/prepared.py",
-    "spark/dsn.py",
-    "spark/reading/rows.py",
+    "reading/dsn.py",
+    "reading/rows.py",
     "publishing/session_settings.py",
 }
 COMPOSERS = {"statements.py"}

@@ -1,46 +1,82 @@
 """`manage.py export_events orders --to /data/events`: events into files, exactly once."""
 
+import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_events.management.databases import named
 from django_events.management.spark import ProgressLine, add_spark, dsn_of, explained, local, usage
 from django_events.phrases import duration
+from django_events.workers.stopping import interrupted_by_sigterm, stop_on_signals
+
+if TYPE_CHECKING:
+    from django_events.exporting.export import Engine, Export
+
+TABLES = ("delta", "iceberg")
+SPARK, LOCAL = "spark", "local"
+MOST_THREADS = 8  # by default: more of them ask more of the database than a disk can take
 
 
 class Command(BaseCommand):
-    help = "Export events to files with Spark. What is there already is not exported again."
+    help = "Export events to files. What is there already is not exported again."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("topics", nargs="+", metavar="TOPIC", help="Which topics.")
         parser.add_argument(
             "--to", required=True, metavar="PATH", help="A folder, or what Spark knows: s3a://, hdfs://."
         )
-        parser.add_argument("--format", default="parquet", help="parquet, json or orc; parquet by default.")
+        parser.add_argument(
+            "--format",
+            default="parquet",
+            help="parquet, json, orc, or a table: delta, iceberg; parquet by default.",
+        )
         parser.add_argument("--since", help="From an id, or a time like 2026-11-20 or 2026-11-20T18:00:00Z, on.")
         parser.add_argument("--until", help="Up to, not including, an id or a time. By default all that is there now.")
         parser.add_argument("--by", default="day", help="Folders: month, day, hour, type, or none; day by default.")
         parser.add_argument("--target-size", default="128MB", help="How large files should get; 128MB by default.")
-        parser.add_argument("--part", type=int, default=5_000_000, help="Events that are begun again when interrupted.")
+        parser.add_argument("--part", type=int, help="Events that are begun again when interrupted.")
         parser.add_argument("--resume", action="store_true", help="Only finish what an interrupted run had begun.")
         parser.add_argument(
             "--allow-loss", action="store_true", help="Export what is left where retention has removed events."
         )
+        parser.add_argument(
+            "--engine", choices=(SPARK, LOCAL), default=SPARK, help="What writes: Spark, or this process without Java."
+        )
+        parser.add_argument("--threads", type=int, help="Of --engine local; one for each core by default, at most 8.")
+        parser.add_argument("--follow", action="store_true", help="Of a table: go on until stopped.")
+        parser.add_argument(
+            "--every", type=float, default=60, metavar="SECONDS", help="With --follow, how long events wait; 60."
+        )
+        parser.add_argument("--consumer", metavar="NAME", help="Of a table: be a consumer, whose lag is seen.")
+        parser.add_argument(
+            "--catalog", metavar="NAME", help="Of Iceberg: a catalogue of PyIceberg; --to is a namespace."
+        )
+        parser.add_argument("--compact", action="store_true", help="Of a table: merge small files.")
         add_spark(parser)
 
     def handle(self, *args: Any, topics: list[str], to: str, verbosity: int, **options: Any) -> None:
         using = named(options["database"])
-        with explained():
-            from django_events.spark.exporting import files
-            from django_events.spark.exporting.export import BEGINNING, END, Export, export
-            from django_events.spark.session import session
+        if options["format"] in TABLES:
+            self._to_tables(using, topics, to, verbosity=verbosity, **options)
+            return
+        for name in ("follow", "consumer", "catalog", "compact"):
+            if options[name]:
+                raise usage(f"--{name} is for --format {' or '.join(TABLES)}.")
+        engine, threads = options["engine"], options["threads"]
+        with explained("files" if engine == LOCAL else "spark"):
+            from django_events.exporting import layout
+            from django_events.exporting.export import BEGINNING, END, EVENTS_PER_PART, Export, export
 
-            if options["part"] < 1:
-                raise usage("--part is at least 1.")
+            if engine == LOCAL and (options["master"] or options["remote"]):
+                raise usage("--master and --remote are for --engine spark.")
+            if threads is not None and (engine != LOCAL or threads < 1):
+                raise usage("--threads is at least 1." if engine == LOCAL else "--threads is for --engine local.")
             where = {"master": options["master"], "remote": options["remote"]}
             since = _place("--since", options["since"], topics) or BEGINNING
             until = _place("--until", options["until"], topics) or END
@@ -50,23 +86,22 @@ class Command(BaseCommand):
                 dsn=dsn_of(using),
                 topics=tuple(dict.fromkeys(topics)),
                 path=local(to, option="--to", **where),
-                format=files.parse_format(options["format"]),
-                by=files.parse_by(options["by"]),
+                format=layout.parse_format(options["format"]),
+                by=layout.parse_by(options["by"]),
                 since=since,
                 until=until,
-                target_size=files.parse_size(options["target_size"]),
-                events_per_part=options["part"],
+                target_size=layout.parse_size(options["target_size"]),
+                events_per_part=_at_least_one(options["part"]) or EVENTS_PER_PART,
                 resume=options["resume"],
                 allow_loss=options["allow_loss"],
             )
             started = time.monotonic()
-            settings = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": str(wanted.target_size * files.COMPRESSED)}
             with (
-                session("export_events", settings=settings, **where) as spark,
-                ProgressLine(spark, self.stderr, quiet=verbosity < 1) as progress,
+                _local(threads) if engine == LOCAL else _spark(wanted, **where) as writing,
+                ProgressLine(writing.share, self.stderr, quiet=verbosity < 1) as progress,
             ):
-                summary = export(spark, wanted, progress)
-        took = timedelta(seconds=round(time.monotonic() - started))
+                summary = export(writing, wanted, progress)
+        took = _since(started)
         if verbosity and summary.parts:
             self.stdout.write(
                 f"Exported {summary.events:,} events to {wanted.path} in {duration(took)}. "
@@ -76,6 +111,96 @@ class Command(BaseCommand):
             why = "all of that is there" if summary.meant else "the log has nothing in that range"
             why = "no part of that is unfinished" if wanted.resume else why
             self.stdout.write(f"Nothing to export: {why}. {wanted.path} holds {summary.total:,} events.")
+
+    def _to_tables(self, using: str, topics: list[str], to: str, *, verbosity: int, **options: Any) -> None:
+        with explained("lake"), stop_on_signals() as stop:
+            from django_events.exporting import layout
+            from django_events.exporting.export import BEGINNING, END
+            from django_events.exporting.tables.export import (
+                EVENTS_PER_COMMIT,
+                TableExport,
+                export_to_tables,
+            )
+
+            for name in ("master", "remote", "resume", "threads"):
+                if options[name]:
+                    raise usage(f"--{name} is not for --format {options['format']}: this process writes tables.")
+            if layout.parse_by(options["by"]) != ("day",):
+                raise usage("Tables are partitioned by day: leave --by out.")
+            if options["catalog"] and options["format"] != "iceberg":
+                raise usage("--catalog is for --format iceberg.")
+            if options["follow"] and options["until"] is not None:
+                raise usage("--until ends an export, and --follow goes on: say one of them.")
+            if options["every"] <= 0:
+                raise usage("--every is more than 0 seconds.")
+            if options["format"] == "iceberg" and not options["catalog"] and "://" in to and not to.startswith("file:"):
+                raise usage(f"--to is {to!r}, and a catalogue in SQLite needs a disk. Say a catalogue by --catalog.")
+            where = {"master": None, "remote": None}
+            wanted = TableExport(
+                dsn=dsn_of(using),
+                topics=tuple(dict.fromkeys(topics)),
+                path=to if options["catalog"] else local(to, option="--to", **where),
+                format=options["format"],
+                catalog=options["catalog"],
+                since=_place("--since", options["since"], topics) or BEGINNING,
+                until=_place("--until", options["until"], topics) or END,
+                events_per_commit=_at_least_one(options["part"]) or EVENTS_PER_COMMIT,
+                target_size=layout.parse_size(options["target_size"]),
+                follow=options["follow"],
+                every=options["every"],
+                compact=options["compact"],
+                consumer=options["consumer"],
+                allow_loss=options["allow_loss"],
+            )
+
+            def tell(topic: str, added: int, waiting: int) -> None:
+                if verbosity > 1:
+                    self.stderr.write(f"{topic}: {added:,} events added, {waiting:,} wait.")
+
+            if verbosity and wanted.follow:
+                self.stderr.write(f"Following {', '.join(topics)} of {using!r} to {wanted.path}. Ctrl-C stops.")
+            started = time.monotonic()
+            done = export_to_tables(wanted, stop=stop, tell=tell)
+        if not verbosity:
+            return
+        if done.events or done.commits:
+            self.stdout.write(
+                f"Exported {done.events:,} events to {wanted.path} in {duration(_since(started))}, in commits: "
+                f"{done.commits:,}."
+            )
+        else:
+            self.stdout.write(f"Nothing to export: all of that is in {wanted.path}.")
+        if wanted.compact:
+            self.stdout.write(f"Files that were merged: {done.files_fewer:,}.")
+
+
+def _since(started: float) -> timedelta:
+    return timedelta(seconds=round(time.monotonic() - started))
+
+
+def _at_least_one(part: int | None) -> int | None:
+    if part is not None and part < 1:
+        raise usage("--part is at least 1.")
+    return part
+
+
+@contextmanager
+def _spark(wanted: "Export", **where: Any) -> "Iterator[Engine]":
+    from django_events.exporting.layout import COMPRESSED
+    from django_events.spark.exporting.engine import SparkEngine
+    from django_events.spark.session import session
+
+    settings = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": str(wanted.target_size * COMPRESSED)}
+    with session("export_events", settings=settings, **where) as spark:
+        yield SparkEngine(spark)
+
+
+@contextmanager
+def _local(threads: int | None) -> "Iterator[Engine]":
+    from django_events.exporting.local import LocalEngine
+
+    with interrupted_by_sigterm():
+        yield LocalEngine(threads=threads or min(os.cpu_count() or 1, MOST_THREADS))
 
 
 def _is_behind(since: Any, until: Any) -> bool:
@@ -87,7 +212,7 @@ def _is_behind(since: Any, until: Any) -> bool:
 
 def _place(option: str, text: str | None, topics: list[str]) -> Any:
     """An id or a time as the end of what is exported."""
-    from django_events.spark.reading.offsets import Boundary
+    from django_events.reading.offsets import Boundary
 
     if text is None:
         return None

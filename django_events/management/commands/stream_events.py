@@ -44,7 +44,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, topics: list[str], verbosity: int, **options: Any) -> None:
         using = named(options["database"])
         with explained():
-            from django_events.spark.exporting import files
+            from django_events.exporting import layout
             from django_events.spark.exporting.stream_export import Follow, following
             from django_events.spark.session import session
 
@@ -60,8 +60,8 @@ class Command(BaseCommand):
                 dsn=dsn_of(using),
                 topics=tuple(dict.fromkeys(topics)),
                 path=local(to, option="--to", **where) if to is not None else None,
-                format=files.parse_format(options["format"]),
-                by=files.parse_by(options["by"]),
+                format=layout.parse_format(options["format"]),
+                by=layout.parse_by(options["by"]),
                 sink=options["to_format"],
                 sink_options=dict(map(_option, options["option"])),
                 checkpoint=local(checkpoint, option="--checkpoint", **where) if checkpoint is not None else None,

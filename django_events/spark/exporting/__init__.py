@@ -1,1 +1,1 @@
-"""Files of events: an export in parts, a stream in batches, and the journal that says which of them are whole."""
+"""Spark writes the files of an export, and those of a stream."""

@@ -1,15 +1,13 @@
-"""How events lie in files: formats, folders by day or type, and sizes."""
+"""How Spark writes events into files: the layout that `exporting.layout` names, as columns and tasks of a frame."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from django_events.exceptions import Invalid, did_you_mean
+from django_events.exporting.layout import BEGINNING, BY, COMPRESSED, FOR_NULL, LONGEST, folders
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 
-FORMATS = ("parquet", "json", "orc")
 # How times are written where they are text: other readers of the files don't know the zone of the session.
 AS_TEXT = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 # Columns that Spark would have to name again, because a folder is called like one, stay in the files.
@@ -21,10 +19,6 @@ OPTIONS = {
 # Of Hadoop's committers, the one whose tasks write into a place of their own until the whole job is done. By the other
 # one a task that comes late writes beside files that are counted already.
 COMMITTER = {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
-TARGET = 128 << 20
-LONGEST = 60  # characters of four bytes, or of one that Spark writes as three: with event_type= below 255 bytes
-FOR_NULL = "__HIVE_DEFAULT_PARTITION__"  # what Spark calls the folder of '' too
-COMPRESSED = 5  # about how much smaller a file is than what is read
 
 
 def _day() -> "Column":
@@ -50,44 +44,12 @@ def _type() -> "Column":
     from pyspark.sql import functions as f
 
     name = f.col("type")
-    short = f.concat(f.substring(name, 1, 50), f.lit("~"), f.substring(f.sha2(name, 256), 1, 8))
+    short = f.concat(f.substring(name, 1, BEGINNING), f.lit("~"), f.substring(f.sha2(name, 256), 1, 8))
     return f.when((f.length(name) > LONGEST) | (name == FOR_NULL), short).otherwise(name)
 
 
-# By name: what the folders are called, and their value. Times are of UTC, whatever the zone of the session is.
-BY: dict[str, tuple[str, Callable[[], "Column"]]] = {
-    "month": ("month", _month),
-    "day": ("day", _day),
-    "hour": ("hour", _hour),
-    "type": ("event_type", _type),
-}
-
-
-def parse_by(text: str) -> tuple[str, ...]:
-    """`day,type` as names; Invalid for one that is none."""
-    names = tuple(part.strip() for part in text.split(",") if part.strip() and part.strip() != "none")
-    for name in names:
-        if name not in BY:
-            raise Invalid(f"Events can't be put into folders by {name!r}. {did_you_mean(name, BY)}")
-    if len(set(names)) < len(names):
-        raise Invalid(f"Each of {text!r} can be said once.")
-    return names
-
-
-def parse_format(name: str) -> str:
-    """Invalid if events can't be written in this format."""
-    if name not in FORMATS:
-        raise Invalid(f"There is no format {name!r}. Known are: {', '.join(FORMATS)}.")
-    return name
-
-
-def parse_size(text: str) -> int:
-    """`128MB` in bytes."""
-    units = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
-    number, unit = text[:-2].strip(), text[-2:].upper()
-    if unit not in units or not re.fullmatch("[0-9]+", number) or not int(number):
-        raise Invalid(f"{text!r} is no size, expected one like 128MB.")
-    return int(number) * units[unit]
+# Of each name in `BY`. Times are of UTC, whatever the zone of the session is.
+VALUES: dict[str, Callable[[], "Column"]] = {"month": _month, "day": _day, "hour": _hour, "type": _type}
 
 
 def arranged(
@@ -104,19 +66,8 @@ def arranged(
 def with_folders(frame: "DataFrame", by: tuple[str, ...]) -> "DataFrame":
     """With a column for each level of folders."""
     for name in by:
-        folder, value = BY[name]
-        frame = frame.withColumn(folder, value())
+        frame = frame.withColumn(BY[name], VALUES[name]())
     return frame
-
-
-def folders(by: tuple[str, ...]) -> list[str]:
-    """What the levels of folders are called."""
-    return [BY[name][0] for name in by]
-
-
-def described(format: str, by: Sequence[str]) -> str:
-    """A description of the format and the layout of a folder."""
-    return f"in format {format}, by {', '.join(by) or 'nothing'}"
 
 
 def writer(frame: "DataFrame", format: str, folders: list[str]) -> "DataFrameWriter":

@@ -12,14 +12,15 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from django_events.exceptions import EventsMissing, Invalid, Refused
-from django_events.spark.dsn import Dsn
+from django_events.exporting.batches import Batches, Reached
+from django_events.exporting.journal import FOLDER
+from django_events.exporting.layout import folders
+from django_events.exporting.locking import alone
+from django_events.reading import topics
+from django_events.reading.dsn import Dsn
+from django_events.reading.topics import TopicLog
 from django_events.spark.exporting import files
-from django_events.spark.exporting.batches import Batches, Reached
-from django_events.spark.exporting.journal import FOLDER
-from django_events.spark.exporting.locking import alone
 from django_events.spark.exporting.storage import storage_of
-from django_events.spark.reading import topics
-from django_events.spark.reading.topics import TopicLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -220,10 +221,10 @@ class _Files:
         from pyspark.sql import functions as f
 
         seen = Observation()
-        folders = ["topic", *files.folders(self.wanted.by)]
-        together = files.with_folders(frame, self.wanted.by).hint("rebalance", *folders)
+        levels = ["topic", *folders(self.wanted.by)]
+        together = files.with_folders(frame, self.wanted.by).hint("rebalance", *levels)
         together = together.observe(seen, f.count(f.lit(1)).alias("rows"))
-        files.writer(together, self.wanted.format, folders).save(place)
+        files.writer(together, self.wanted.format, levels).save(place)
         return int(seen.get["rows"])
 
     def _refuse_gap(self, found: "_Found", known: Reached | None, log: TopicLog | None) -> None:

@@ -7,8 +7,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from django_events.exceptions import Invalid
+from django_events.reading.columns import COLUMNS
 from django_events.spark.jobs.registry import Job
-from django_events.spark.reading.columns import COLUMNS, struct
+from django_events.spark.reading.schema import struct
 
 ENDING = r"\.(json|orc)(\.[a-z0-9]+)?$"
 # A line that isn't JSON fails the job: skipped, it would be an event that is missing unnoticed.

@@ -1,1 +1,1 @@
-"""What `spark.read` and `spark.readStream` need, in the driver and in executors: topics, offsets, ranges, rows."""
+"""What `spark.read` and `spark.readStream` need, in the driver and in executors, above `django_events.reading`."""

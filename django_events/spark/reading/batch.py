@@ -6,9 +6,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from django_events.exceptions import Invalid
+from django_events.reading import topics
+from django_events.reading.ranges import Range, split
 from django_events.spark.options import ReadOptions
-from django_events.spark.reading import topics
-from django_events.spark.reading.ranges import Range, split
+
+
+def read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """What a task reads; where there is nothing to read, Spark gives it a partition of its own."""
+    return options.reader().read(partition.value) if isinstance(partition.value, Range) else iter(())
 
 
 class BatchReader(DataSourceReader):
@@ -19,7 +24,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         try:
-            return list(split(self._whole(), least=self.options.min_partitions))
+            return [InputPartition(part) for part in split(self._whole(), least=self.options.min_partitions)]
         except NotImplementedError as error:
             # Spark takes a NotImplementedError for a source without partitions, and would read nothing and say nothing.
             raise RuntimeError(f"What to read can't be planned: {error}") from error
@@ -43,4 +48,4 @@ class BatchReader(DataSourceReader):
         return whole
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self.options.reader().read(partition)
+        return read(self.options, partition)

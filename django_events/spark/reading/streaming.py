@@ -16,12 +16,13 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from django_events.exceptions import EventsMissing
-from django_events.spark.dsn import KeptConnection
+from django_events.reading import topics
+from django_events.reading.dsn import KeptConnection
+from django_events.reading.following import Follower
+from django_events.reading.ranges import Range, split
+from django_events.reading.topics import TopicLog
 from django_events.spark.options import ReadOptions
-from django_events.spark.reading import topics
-from django_events.spark.reading.following import Follower
-from django_events.spark.reading.ranges import Range, split
-from django_events.spark.reading.topics import TopicLog
+from django_events.spark.reading.batch import read
 
 logger = logging.getLogger("django_events.spark")
 
@@ -103,10 +104,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 begin = self._begin(topic, _began(start.get(name), until))
                 whole.append(Range(name, topic.id, begin, max(begin, until["offset"])))
-        return list(split(whole, least=self.options.min_partitions))
+        return [InputPartition(part) for part in split(whole, least=self.options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self.options.reader().read(partition)
+        return read(self.options, partition)
 
     def commit(self, end: Offsets) -> None:
         if follower := self._follower:

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import BinaryType, DoubleType, IntegerType, LongType, StringType, TimestampType
 
-from django_events.spark.dsn import Dsn
-from django_events.spark.reading.columns import Column
-from django_events.spark.reading.rows import NOT_MADE_INTO_TEXT, read_table
+from django_events.reading.columns import Column
+from django_events.reading.dsn import Dsn
+from django_events.reading.rows import NOT_MADE_INTO_TEXT, read_table
 from django_events.statements import SMALL, Statement, as_text, beside, literal
 
 SQL = beside(__name__)
 
-INT, LONG, TEXT = Column(IntegerType(), ""), Column(LongType(), ""), Column(StringType(), "")
-TIME, BYTES, FLOAT = Column(TimestampType(), ""), Column(BinaryType(), ""), Column(DoubleType(), "")
+INT, LONG, TEXT = Column(pa.int32(), ""), Column(pa.int64(), ""), Column(pa.string(), "")
+TIME, BYTES, FLOAT = Column(pa.timestamp("us", "UTC"), ""), Column(pa.binary(), ""), Column(pa.float64(), "")
 
 
 @dataclass(frozen=True)

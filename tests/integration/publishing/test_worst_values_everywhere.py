@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 from django_events import BufferedWriter, Draft, models, publish, publish_many
 from django_events.exceptions import EventsError, InvalidEvent, Refused
 from django_events.operations import erase
+from django_events.reading.ranges import Range
 from django_events.spark.options import for_batch, for_sink
-from django_events.spark.reading.ranges import Range
 from django_events.spark.sink import Sink
 from tests.support import worst_values
 from tests.support.fix_consumers import exhaust, position_of, run_once

@@ -20,8 +20,8 @@ from django_events.observing.lag import standings
 from django_events.observing.problems import find_problems
 from django_events.observing.verifying.proving import verify
 from django_events.operations import erase, rewind, skip
-from django_events.spark.dsn import Dsn
-from django_events.spark.reading.topics import TopicChoice, find
+from django_events.reading.dsn import Dsn
+from django_events.reading.topics import TopicChoice, find
 from django_events.statements import log_table
 from testproject.shop.models import Product
 from tests.support.fix_consumers import run_once, working

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from django_events.exceptions import Invalid
-from django_events.spark.dsn import Connection, fetch
+from django_events.reading.dsn import Connection, fetch
 from django_events.statements import beside, shared
 
 SQL = beside(__name__)

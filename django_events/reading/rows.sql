@@ -1,5 +1,5 @@
 -- name: copy_range
--- Hand over a range of a topic's log, in order, for spark/reading/rows.py: a row for each piece of the range.
+-- Hand over a range of a topic's log, in order, for reading/rows.py: a row for each piece of the range.
 --
 -- The bounds stand there twice: as literals, so that no other segments are opened, and those of the piece.
 -- Literals: topic_id, start, end, piece (ids in a row). Identifiers: log. Parts: columns, gathered, condition.
@@ -24,7 +24,7 @@ COPY (
 
 
 -- name: copy_answer
--- Hand over what a statement answers with, for spark/reading/rows.py: a row for each 200 of its rows, or fewer if they are large.
+-- Hand over what a statement answers with, for reading/rows.py: a row for each 200 of its rows, or fewer if they are large.
 --
 -- Parts: asked, gathered.
 COPY (

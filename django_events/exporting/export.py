@@ -1,31 +1,29 @@
 """Exporting a part of the log to files, exactly once: run it again and no event is written twice.
 
-    export(spark, Export(dsn=dsn, topics=("orders",), path="/data/events"))
+    export(LocalEngine(threads=2), Export(dsn=dsn, topics=("orders",), path="/data/events"))
 
 A run plans which parts it is going to write, each with its bounds. It writes each where no reader looks, counts what is
 in the files, and decides that this attempt is the part: see `journal`. Killed anywhere, or frozen, or without its lock,
-it leaves nothing that readers see, and the next run writes the same parts.
+it leaves nothing that readers see, and the next run writes the same parts. What writes the files is an engine: Spark,
+or this process. The files, the folders and the journal are the same, so that a folder may have parts of both.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from django_events.exceptions import EventsMissing, Invalid, Refused
-from django_events.spark.dsn import Dsn
-from django_events.spark.exporting import files
-from django_events.spark.exporting.locking import FolderLock, alone
-from django_events.spark.exporting.parts import Part, Parts
-from django_events.spark.exporting.storage import storage_of
-from django_events.spark.reading import topics
-from django_events.spark.reading.offsets import EARLIEST, LATEST, Boundary
-from django_events.spark.reading.ranges import Range
-from django_events.spark.reading.rows import RangeReader
-from django_events.spark.reading.topics import TopicLog
-from django_events.spark.session import tagged
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from django_events.exporting.layout import TARGET
+from django_events.exporting.locking import FolderLock, alone
+from django_events.exporting.parts import Part, Parts
+from django_events.exporting.storage import Storage
+from django_events.reading import topics
+from django_events.reading.dsn import Dsn
+from django_events.reading.offsets import EARLIEST, LATEST, Boundary
+from django_events.reading.ranges import Range
+from django_events.reading.rows import RangeReader
+from django_events.reading.topics import TopicLog
 
 BEGINNING, END = Boundary(point=EARLIEST), Boundary(point=LATEST)
 EVENTS_PER_PART = 5_000_000
@@ -43,7 +41,7 @@ class Export:
     by: tuple[str, ...] = ("day",)
     since: Boundary = BEGINNING
     until: Boundary = END
-    target_size: int = files.TARGET
+    target_size: int = TARGET
     events_per_part: int = EVENTS_PER_PART
     resume: bool = False
     allow_loss: bool = False
@@ -59,14 +57,33 @@ class Summary:
     meant: int
 
 
+class Engine(Protocol):
+    """What writes the events of a part into files, and counts them there."""
+
+    def storage(self, wanted: Export) -> Storage:
+        """The file system of its folder; Invalid if the engine has no way to it, or to its format."""
+
+    def working(self) -> AbstractContextManager[Callable[[], object]]:
+        """Gives what ends the work of the block, from another thread."""
+
+    def write(self, wanted: Export, topic: TopicLog, part: Part, place: str, bytes_per_row: float) -> int:
+        """Write the events of a part into a folder that is not there yet; returns how many were read."""
+
+    def count(self, format: str, place: str) -> int:
+        """How many events the files below a folder have, by their footers or lines."""
+
+    def share(self) -> float:
+        """How much of what it is writing is done."""
+
+
 Tell = Callable[[int, int, Part], None]  # events done, of how many, and the part that is being written
 
 
-def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, total, part: None) -> Summary:
+def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part: None) -> Summary:
     """Export the events that the folder doesn't have; Refused if another run writes to it."""
     dsn = Dsn(wanted.dsn)
     with alone(dsn, wanted.path) as lock, dsn.connected() as connection:
-        journal = Parts(storage_of(spark, wanted.path), wanted.path)
+        journal = Parts(engine.storage(wanted), wanted.path)
         journal.refuse_other_way(wanted.format, wanted.by)
         found = topics.find(connection, topics.TopicChoice(names=wanted.topics))
         for topic in found:
@@ -84,7 +101,7 @@ def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, tota
         total, done = sum(map(len, parts)), 0
         for part in parts:
             tell(done, total, part)
-            _write(spark, wanted, part, journal, lock, logs[part.topic])
+            _write(engine, wanted, part, journal, lock, logs[part.topic])
             done += len(part)
         if parts:
             tell(done, total, parts[-1])
@@ -176,70 +193,37 @@ def _part(topic: TopicLog, start: int, end: int) -> Part:
     return Part(topic=topic.name, incarnation=topic.incarnation, start=start, end=end)
 
 
-def _write(
-    spark: "SparkSession", wanted: Export, part: Part, journal: Parts, lock: FolderLock, topic: TopicLog
-) -> None:
+def _write(engine: Engine, wanted: Export, part: Part, journal: Parts, lock: FolderLock, topic: TopicLog) -> None:
     """Write a part, and record it as done if all of its events are in the files."""
-    bytes_per_row = _bytes_per_row(Dsn(wanted.dsn), part, topic.id)
     attempt = journal.attempt()
     place = journal.place_of(attempt)
-    with tagged(spark) as cancel, lock.watched(cancel):
-        sent = _save(spark, wanted, part, place, bytes_per_row)
-        rows = files.count(spark, wanted.format, place)
-    if rows != sent or (rows != len(part) and not wanted.allow_loss and not _is_compacted(topic, part, rows)):
+    with engine.working() as cancel, lock.watched(cancel):
+        try:
+            size = bytes_per_row(Dsn(wanted.dsn), Range(topic.name, topic.id, part.start, part.end))
+            sent = engine.write(wanted, topic, part, place, size)
+            rows = engine.count(wanted.format, place)
+        except OSError:  # another run clears what it finds
+            journal.refuse_replaced()
+            raise
+    is_whole = rows == len(part) or wanted.allow_loss or is_compacted(topic, part.start, part.end, rows)
+    if rows != sent or not is_whole:
         journal.give_up(attempt)
         raise Refused(f"{rows} of {len(part)} events of {part.folder} were written. Run the export again.")
     journal.finish(part, attempt, rows)
 
 
-def _is_compacted(topic: TopicLog, part: Part, rows: int) -> bool:
-    """Whether compaction has left no more events of a part than so many. The reader has told what else is missing."""
+def is_compacted(topic: TopicLog, start: int, end: int, rows: int) -> bool:
+    """Whether compaction has left no more events of a range than so many. The reader has told what else is missing."""
     [now] = topics.find(topic.connection, topics.TopicChoice(names=(topic.name,)))
-    return part.start <= now.compacted_until and len(part) >= rows >= part.end - 1 - now.compacted_until
+    return start <= now.compacted_until and end - start >= rows >= end - 1 - now.compacted_until
 
 
-def _save(spark: "SparkSession", wanted: Export, part: Part, place: str, bytes_per_row: float) -> int:
-    """Write the events of a part there; returns how many Spark was given."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as f
-
-    seen = Observation()
-    frame = (
-        spark.read.format("django_events")
-        .option("dsn", wanted.dsn)
-        .option("subscribe", part.topic)
-        .option("startingOffsets", f'{{"{part.topic}": {part.start}}}')
-        .option("endingOffsets", f'{{"{part.topic}": {part.end}}}')
-        .option("failOnDataLoss", str(not wanted.allow_loss).lower())
-        .load()
-        .drop("topic")
-    )
-    frame = files.arranged(
-        frame,
-        wanted.by,
-        rows=len(part),
-        bytes_per_row=bytes_per_row,
-        target=wanted.target_size,
-        least=_parallelism(spark),
-    )
-    frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))  # last: Spark forgets what is below nothing
-    files.writer(frame, wanted.format, files.folders(wanted.by)).save(place)
-    return int(seen.get["rows"])
-
-
-def _bytes_per_row(dsn: Dsn, part: Part, topic_id: int) -> float:
+def bytes_per_row(dsn: Dsn, whole: Range) -> float:
     """How large events are in memory, from some in the middle."""
-    start = max(part.start, (part.start + part.end - SAMPLE) // 2)
+    start = max(whole.start, (whole.start + whole.end - SAMPLE) // 2)
     reader = RangeReader(
         dsn=dsn, columns=("value", "body", "metadata", "key", "type"), fetch_size=SAMPLE, fail_on_data_loss=False
     )
-    batches = list(reader.read(Range(part.topic, topic_id, start, min(start + SAMPLE, part.end))))
+    batches = list(reader.read(replace(whole, start=start, end=min(start + SAMPLE, whole.end))))
     rows = sum(batch.num_rows for batch in batches)
     return sum(batch.nbytes for batch in batches) / rows if rows else 1
-
-
-def _parallelism(spark: "SparkSession") -> int:
-    try:
-        return spark.sparkContext.defaultParallelism
-    except Exception:  # Spark Connect has none to ask
-        return 8

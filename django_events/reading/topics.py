@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from django_events.exceptions import UnknownName, did_you_mean
-from django_events.spark.dsn import Connection, fetch_whole
+from django_events.reading.dsn import Connection, fetch_whole
 from django_events.statements import log_table, shared, union_all
 
 

@@ -1,16 +1,14 @@
-"""The range of a topic's ids that one task of Spark reads, without its end."""
+"""The range of a topic's ids that one task reads, without its end."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pyspark.sql.datasource import InputPartition
-
 EVENTS_PER_TASK = 250_000
 
 
 @dataclass(frozen=True)
-class Range(InputPartition):
+class Range:
     """The events of a topic from `start` to before `end`."""
 
     topic: str
@@ -31,10 +29,10 @@ def split(whole: list[Range], *, least: int) -> list[Range]:
     if not total:
         return []
     parts = max(least, -(-total // EVENTS_PER_TASK))
-    return [part for one in whole for part in _cut(one, -(-len(one) * parts // total))]
+    return [part for one in whole for part in cut(one, -(-len(one) * parts // total))]
 
 
-def _cut(whole: Range, parts: int) -> Iterator[Range]:
+def cut(whole: Range, parts: int) -> Iterator[Range]:
     parts = min(parts, len(whole))
     ends = [whole.start + len(whole) * index // parts for index in range(parts + 1)] if parts else []
     for start, end in pairwise(ends):

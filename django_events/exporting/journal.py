@@ -16,8 +16,8 @@ from typing import Any
 from uuid import uuid4
 
 from django_events.exceptions import Refused
-from django_events.spark.exporting.files import described
-from django_events.spark.exporting.storage import OF_TASKS, Storage
+from django_events.exporting.layout import described
+from django_events.exporting.storage import OF_TASKS, Storage
 
 FOLDER = "_django_events"  # readers of data pass over names that begin like this
 LAYOUT = 2
@@ -98,6 +98,11 @@ class Journal:
         """Read that content back; raises any of KeyError, TypeError, ValueError and AttributeError if it can't be."""
         raise NotImplementedError
 
+    def refuse_replaced(self) -> None:
+        """Refused if another run has taken the folder over."""
+        if self._newest() != self._number:
+            raise self._replaced()
+
     def damaged(self, why: str) -> Refused:
         """The error for a version that no run can have written."""
         return Refused(
@@ -109,8 +114,8 @@ class Journal:
         """Add the version by which an attempt counts, and let readers see it."""
         if attempt not in self._storage.names(self._attempts):
             raise Refused(
-                f"{self.place_of(attempt)} is not there, though Spark has written it. Expected a folder that this "
-                "machine and all of Spark's see, and that nothing else clears. Nothing was added."
+                f"{self.place_of(attempt)} is not there, though it was written. Expected a folder that this machine, "
+                "and all of Spark's, see, and that nothing else clears. Nothing was added."
             )
         folder = self.decided()[attempt]
         if self._storage.names(f"{self._root}/{folder}"):

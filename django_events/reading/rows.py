@@ -14,15 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import psycopg
 import pyarrow as pa
-from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGresult
-from pyspark.sql.datasource import InputPartition
+from psycopg.pq import ConnStatus, ExecStatus
+from psycopg.pq.abc import PGconn, PGresult
 
 from django_events.database_errors import ErrorKind, kind_of
 from django_events.exceptions import EventsMissing
-from django_events.spark.dsn import Connection, Dsn, fetch_whole
-from django_events.spark.reading.columns import COLUMNS, TOPIC, Column
-from django_events.spark.reading.ranges import Range
+from django_events.reading.columns import COLUMNS, TOPIC, Column
+from django_events.reading.dsn import Connection, Dsn, fetch_whole
+from django_events.reading.ranges import Range
 from django_events.statements import SMALL, Statement, all_of, as_text, beside, log_table, shared
 
 logger = logging.getLogger("django_events.spark")
@@ -61,13 +60,13 @@ class RangeReader:
     fail_on_data_loss: bool
     condition: Statement | None = None
 
-    def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, part: Range) -> Iterator[pa.RecordBatch]:
         """The events of a range, in order; EventsMissing if some are gone and `fail_on_data_loss` is set."""
-        if isinstance(part, Range):  # where there is nothing to read, Spark gives an InputPartition of its own
-            with self.dsn.connected() as connection:
-                yield from self._read(connection, part)
+        with self.dsn.connected() as connection:
+            yield from self.read_by(connection, part)
 
-    def _read(self, connection: Connection, part: Range) -> Iterator[pa.RecordBatch]:
+    def read_by(self, connection: Connection, part: Range) -> Iterator[pa.RecordBatch]:
+        """The same by a connection of the caller's."""
         start, piece, learnt = part.start, FIRST_PIECE, False
         refused = ""  # why the server can't send the next event, even alone
         while start < part.end:
@@ -200,7 +199,7 @@ def gathered(connection: Connection, asked: Statement, columns: Mapping[str, Col
     settings = shared.set_locally.text.encode(), {"names": list(SETTINGS), "values": list(SETTINGS.values())}
     text = f"{psycopg.ClientCursor(connection).mogrify(*settings)};\n{asked.text.replace('%%', '%')}"
     line = connection.pgconn
-    _refuse_failure(line.exec_(text.encode()), ExecStatus.COPY_OUT)  # one message, so one transaction
+    _refuse_failure(line, line.exec_(text.encode()), ExecStatus.COPY_OUT)  # one message, so one transaction
     at = HEADER.size
     try:
         while True:
@@ -216,7 +215,7 @@ def gathered(connection: Connection, asked: Statement, columns: Mapping[str, Col
         raise
     results = list(iter(line.get_result, None))
     for result in results:
-        _refuse_failure(result, ExecStatus.COMMAND_OK)
+        _refuse_failure(line, result, ExecStatus.COMMAND_OK)
 
 
 def _named(name: str, column: Column) -> Statement:
@@ -249,8 +248,10 @@ def _there(name: str) -> str:
     return f"{name}_is_there"
 
 
-def _refuse_failure(result: PGresult, expected: ExecStatus) -> None:
+def _refuse_failure(line: PGconn, result: PGresult, expected: ExecStatus) -> None:
     if result.status != expected:
+        if line.status != ConnStatus.OK:  # libpq says no code for it, so the general error would come of it
+            raise psycopg.OperationalError(result.error_message.decode(errors="replace").strip())
         raise psycopg.errors.error_from_result(result)
 
 

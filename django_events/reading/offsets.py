@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django_events.exceptions import EventsMissing, Invalid
-from django_events.spark.reading.topics import TopicLog
+from django_events.reading.topics import TopicLog
 
 LATEST, EARLIEST = -1, -2
 NAMED = {"latest": LATEST, "earliest": EARLIEST}

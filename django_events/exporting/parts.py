@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_events.exceptions import Refused
-from django_events.spark.exporting.journal import Journal
-from django_events.spark.exporting.storage import Storage
+from django_events.exporting.journal import Journal
+from django_events.exporting.storage import Storage
 
 
 @dataclass(frozen=True, kw_only=True)

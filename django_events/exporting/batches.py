@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django_events.spark.exporting.journal import Journal
-from django_events.spark.exporting.storage import Storage
+from django_events.exporting.journal import Journal
+from django_events.exporting.storage import Storage
 
 
 @dataclass(frozen=True)

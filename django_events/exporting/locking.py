@@ -1,4 +1,4 @@
-"""The lock on a folder that a command writes to: in the database, and watched while Spark is at work.
+"""The lock on a folder that a command writes to: in the database, and watched while files are written.
 
 It keeps others away who would only be in the way. What counts doesn't hang on it: see `journal`.
 """
@@ -13,8 +13,8 @@ import psycopg
 from psycopg.pq import ConnStatus
 
 from django_events.exceptions import InUse, Refused
-from django_events.spark.dsn import Connection, Dsn, fetch
-from django_events.spark.exporting.paths import key
+from django_events.exporting.paths import key
+from django_events.reading.dsn import Connection, Dsn, fetch
 from django_events.statements import beside
 
 SQL = beside(__name__)

@@ -1,0 +1,74 @@
+"""How to get to a broker: what the settings have under its name, and errors without the secrets in it.
+
+    DJANGO_EVENTS = {"BROKERS": {"redis": {"host": "10.0.0.5", "password": env("REDIS_PASSWORD"), "ssl": True}}}
+
+Options go to the broker's client as they are.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import unquote
+
+from django_events.conf import settings
+from django_events.exceptions import NotReady, did_you_mean
+
+HIDDEN = "•••"
+LONGEST_REASON = 500
+
+
+def options_of(broker: str) -> dict[str, Any]:
+    """The options of a broker; NotReady if the settings have none of this name."""
+    try:
+        return dict(settings.BROKERS[broker])
+    except KeyError:
+        raise NotReady(
+            f"DJANGO_EVENTS['BROKERS'] has no {broker!r}. {did_you_mean(broker, settings.BROKERS)} "
+            "Say there how to connect to it."
+        ) from None
+
+
+def check_package(package: str, extra: str) -> None:
+    """NotReady if a client is not installed."""
+    if find_spec(package) is None:
+        raise NotReady(f"{package} is not installed: pip install 'django-events-pg[{extra}]'.")
+
+
+def said(error: BaseException, options: Mapping[str, Any]) -> str:
+    """What an error says, without anything that is secret in the options of a broker."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    for secret in sorted(set(_secrets(options)), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text[:LONGEST_REASON]
+
+
+def unmade(error: BaseException, options: Mapping[str, Any]) -> str:
+    """What an error of making a client says: its words may have a part of a login, so its type and options."""
+    named = sorted(name for name in options if name in str(error))
+    about = f" about {', '.join(map(repr, named))}" if named else ""
+    return f"{type(error).__name__}{about}: no client can be made from what the settings have"
+
+
+def _secrets(options: Any, name: str = "") -> Iterator[str]:
+    """All texts in options that may be secret: all but those that say where the broker is, and how to check it."""
+    if isinstance(options, Mapping):
+        for inner, value in options.items():
+            yield from _secrets(value, str(inner))
+    elif isinstance(options, list | tuple):
+        for value in options:
+            yield from _secrets(value, name)
+    elif isinstance(options, bytes):
+        yield from _secrets(options.decode("utf-8", "replace"), name)
+    elif isinstance(options, str) and options:
+        if "@" in options:
+            # Clients split a login with "/", "#" or "?" in it elsewhere, and their errors have a part of it.
+            login = options.rpartition("@")[0].rpartition("//")[2]
+            for part in (login, login.partition(":")[2], login.partition(":")[0], *_SPLITTING.split(login)):
+                yield from (found for found in (part, unquote(part)) if len(found) > 1)
+        if any(word in name.lower() for word in _SECRET):
+            yield options
+
+
+_SPLITTING = re.compile(r"[/#?:@]")
+_SECRET = ("password", "secret", "token", "key", "nkey", "seed", "credential", "passwd", "username", "user")

@@ -1,0 +1,268 @@
+"""Exporting topics to tables, exactly once: the table itself knows how far it is.
+
+    with stop_on_signals() as stop:
+        export_to_tables(TableExport(dsn=dsn, topics=("orders",), path="/lake", format="delta"), stop=stop)
+
+A commit has a range of ids and moves the table's mark behind it. With `follow` it goes on until it is stopped: a commit
+when enough events wait, or when they have waited for long enough.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Protocol
+
+import pyarrow as pa
+
+from django_events.exceptions import EventsMissing, Refused
+from django_events.exporting.export import BEGINNING, END, bytes_per_row, is_compacted
+from django_events.exporting.layout import TARGET
+from django_events.exporting.local import Connections
+from django_events.exporting.locking import alone
+from django_events.exporting.tables.table import Conflict, EventTable, Mark
+from django_events.exporting.writing import SCHEMA
+from django_events.reading import topics
+from django_events.reading.dsn import Connection, Dsn
+from django_events.reading.following import Follower
+from django_events.reading.offsets import Boundary
+from django_events.reading.ranges import Range
+from django_events.reading.rows import RangeReader
+from django_events.reading.topics import TopicLog
+
+FORMATS = ("delta", "iceberg")
+EVENTS_PER_COMMIT = 500_000
+BYTES_PER_COMMIT = 256 << 20  # in memory: Iceberg's files are written when all of a commit is there
+FETCH_SIZE = 100_000
+LOOK_EVERY = 1.0  # seconds, at most, while following
+TIDY_EVERY = 3600.0  # seconds, while following
+CONFLICTS = 20  # commits of others, like compaction by another tool, that may come first
+
+
+class StopRequest(Protocol):
+    """A request to stop; `workers.stopping` has the one of signals."""
+
+    requested: bool
+
+    def wait(self, seconds: float | None) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableExport:
+    """What to export to tables, and how."""
+
+    dsn: str = field(repr=False)
+    topics: tuple[str, ...]
+    path: str
+    format: str
+    catalog: str | None = None
+    since: Boundary = BEGINNING
+    until: Boundary = END
+    events_per_commit: int = EVENTS_PER_COMMIT
+    target_size: int = TARGET
+    follow: bool = False
+    every: float = 60.0
+    compact: bool = False
+    consumer: str | None = None
+    allow_loss: bool = False
+
+
+@dataclass(kw_only=True)
+class TableSummary:
+    """What a run has done."""
+
+    events: int = 0
+    commits: int = 0
+    files_fewer: int = 0
+
+
+Tell = Callable[[str, int, int], None]  # a topic, how many events a commit has added, and how many wait
+
+
+def export_to_tables(
+    wanted: TableExport, *, stop: StopRequest, tell: Tell = lambda topic, added, waiting: None
+) -> TableSummary:
+    """Bring the tables to the end of the log, or keep them there; InUse if another command writes to the place."""
+    dsn = Dsn(wanted.dsn)
+    place = f"catalog {wanted.catalog}/{wanted.path}" if wanted.catalog else wanted.path
+    connections, lost = Connections(), Event()
+
+    def cancel() -> None:
+        lost.set()
+        connections.cut()
+
+    with (
+        alone(dsn, place) as lock,
+        dsn.connected() as connection,
+        lock.watched(cancel),
+        closing(_Run(wanted, connection, connections, stop, tell)) as run,
+    ):
+        run.open()
+        run.once()
+        while wanted.follow and not stop.requested and not lost.is_set():
+            stop.wait(min(LOOK_EVERY, wanted.every))
+            run.again()
+        if not wanted.follow and not lost.is_set():
+            run.tidy()
+    return run.summary
+
+
+class _Run:
+    """A run with its tables."""
+
+    def __init__(
+        self, wanted: TableExport, connection: Connection, connections: Connections, stop: StopRequest, tell: Tell
+    ) -> None:
+        self._wanted, self._connection, self._connections = wanted, connection, connections
+        self._stop, self._tell = stop, tell
+        self._dsn = Dsn(wanted.dsn)
+        self._follower = Follower(wanted.consumer) if wanted.consumer else None
+        self._waiting_since: dict[str, float] = {}
+        self._tidied_at = time.monotonic()
+        self.summary = TableSummary()
+        self._tables: dict[str, EventTable] = {}
+
+    def open(self) -> None:
+        """Make the tables that are not there yet."""
+        for log in self._logs():
+            self._tables[log.name] = opened(self._wanted, log)
+
+    def close(self) -> None:
+        for table in self._tables.values():
+            table.close()
+
+    def once(self) -> None:
+        """All that is in the log now."""
+        for log in self._logs():
+            self._bring(log, self._wanted.until.of(log, fail_on_data_loss=not self._wanted.allow_loss))
+        self._tell_positions()
+
+    def again(self) -> None:
+        """What has waited for long enough, or is enough for a commit."""
+        for log in self._logs():
+            start = self._start(log)
+            if start >= log.end:
+                self._waiting_since.pop(log.name, None)
+                continue
+            since = self._waiting_since.setdefault(log.name, time.monotonic())
+            if log.end - start >= self._wanted.events_per_commit or time.monotonic() - since >= self._wanted.every:
+                self._waiting_since.pop(log.name, None)
+                self._bring(log, log.end)
+        if time.monotonic() - self._tidied_at >= TIDY_EVERY:
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Merge small files, if that is wanted. What comes in between makes it wait."""
+        self._tidied_at = time.monotonic()
+        for table in self._tables.values():
+            if self._stop.requested:
+                return
+            try:
+                if self._wanted.compact:
+                    self.summary.files_fewer += table.compact(self._wanted.target_size)
+            except Conflict:
+                continue
+
+    def _logs(self) -> list[TopicLog]:
+        return topics.find(self._connection, topics.TopicChoice(names=self._wanted.topics))
+
+    def _bring(self, log: TopicLog, end: int) -> None:
+        """Bring a table up to before an id."""
+        start = self._start(log)
+        while start < end and not self._stop.requested:
+            size = bytes_per_row(self._dsn, Range(log.name, log.id, start, end))
+            most = max(min(self._wanted.events_per_commit, int(BYTES_PER_COMMIT / size)), 1)
+            until = min(start + most, end)
+            self._commit(log, start, until)
+            self._tell(log.name, until - start, max(log.end - until, 0))
+            start = until
+            if self._follower is not None:
+                self._follower.tell(self._connection, {log.id: until})
+
+    def _start(self, log: TopicLog) -> int:
+        """The first id that the table lacks; Refused or EventsMissing if it can't be had any more."""
+        mark = self._tables[log.name].mark()
+        if mark is None:
+            return self._wanted.since.of(log, fail_on_data_loss=not self._wanted.allow_loss)
+        if mark.incarnation != log.incarnation:
+            raise Refused(
+                f"Topic {log.name!r} was made anew since it was exported, and its ids began again. Export to another "
+                f"place than {self._wanted.path}."
+            )
+        if mark.next > log.end:
+            raise EventsMissing(
+                f"The database is older than the table: it has topic {log.name!r} up to {mark.next - 1}, and the next "
+                f"event of its log will be {log.end}. From there on the same ids stand for other events. If this is a "
+                "replica that is behind, wait for it. After a restore, export to another place."
+            )
+        if mark.next < log.first and not self._wanted.allow_loss:
+            raise EventsMissing(
+                f"Events {mark.next} to {log.first - 1} of topic {log.name!r} have expired and were never exported: "
+                f"its log begins at {log.first}. Export what is left with --allow-loss."
+            )
+        return max(mark.next, log.first)
+
+    def _commit(self, log: TopicLog, start: int, end: int) -> None:
+        """Add a range in one commit; Refused if another run has moved the mark."""
+        table, mark = self._tables[log.name], Mark(log.incarnation, end)
+        before = table.mark()
+        if before is not None and before.next > start:
+            raise self._replaced(log)
+        for _ in range(CONFLICTS):
+            try:
+                table.append(self._events(log, start, end), mark)
+                break
+            except Conflict:
+                now = table.mark()
+                if now == before:
+                    continue  # a commit of another kind, like compaction
+                raise self._replaced(log) from None
+            except Exception:
+                # The answer may be lost, and the commit there.
+                if table.mark() != mark:
+                    raise
+                break
+        else:
+            raise Refused(f"Table {log.name!r} had {CONFLICTS} commits of others in turn. Run it again.")
+        self.summary.events += self._rows
+        self.summary.commits += 1
+
+    def _events(self, log: TopicLog, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The events of a range. If some are missing, an error at the end of it, so that nothing is committed."""
+        self._rows = 0
+        reader = RangeReader(
+            dsn=self._dsn,
+            columns=tuple(SCHEMA.names),
+            fetch_size=FETCH_SIZE,
+            fail_on_data_loss=not self._wanted.allow_loss,
+        )
+        with self._connections.one(self._dsn) as connection:
+            for batch in reader.read_by(connection, Range(log.name, log.id, start, end)):
+                self._rows += batch.num_rows
+                yield batch
+        if self._rows != end - start and not self._wanted.allow_loss and not is_compacted(log, start, end, self._rows):
+            raise Refused(f"{self._rows} of {end - start} events from {start} on were read. Run the export again.")
+
+    def _tell_positions(self) -> None:
+        if self._follower is not None:
+            offsets = {log.id: self._start(log) for log in self._logs()}
+            self._follower.tell(self._connection, offsets)
+
+    def _replaced(self, log: TopicLog) -> Refused:
+        return Refused(
+            f"Another run has taken the table of topic {log.name!r} over while this one was held up, or had lost its "
+            "lock. What this one was writing doesn't count, and nothing was added. Run it again."
+        )
+
+
+def opened(wanted: TableExport, log: TopicLog) -> EventTable:
+    """The table of a topic, made if it isn't there."""
+    if wanted.format == "delta":
+        from django_events.exporting.tables.delta import DeltaEvents
+
+        return DeltaEvents(f"{wanted.path}/{log.name}", log.name, log.incarnation)
+    from django_events.exporting.tables.iceberg import IcebergEvents, configured, in_folder
+
+    catalog, namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
+    return IcebergEvents(catalog, namespace, log.name, log.incarnation)

@@ -1,0 +1,70 @@
+"""What an export needs of a table, whatever its format.
+
+Exactly once rests on `append`: events and the mark that says how far the table is become one commit, which fails if
+another one came in between. So a process that was frozen, or has lost its lock, adds nothing when it wakes up.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from django_events.exceptions import Refused
+from django_events.exporting.writing import SCHEMA
+
+# Of a format's own names for what holds the same values.
+SAME = {
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.timestamp("us", "+00:00"): pa.timestamp("us", "UTC"),
+}
+
+
+class Conflict(Exception):
+    """Another commit came first; nothing was added."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a table is: of which topic, and the next id that it doesn't have."""
+
+    incarnation: str
+    next: int
+
+
+class EventTable(Protocol):
+    """A table of the events of one topic."""
+
+    def mark(self) -> Mark | None:
+        """The mark as it is now; None if the table has none yet. What is appended follows what was seen here."""
+
+    def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
+        """Add events and set the mark, in one commit; Conflict if another commit came first.
+
+        If `events` raises, nothing is added, and that error is raised.
+        """
+
+    def compact(self, target_size: int) -> int:
+        """Merge small files; returns how many became fewer. Conflict if another commit came first."""
+
+    def close(self) -> None:
+        """Give back what is open."""
+
+
+def new_columns(known: pa.Schema, place: str) -> list[pa.Field]:
+    """Columns of events that a table lacks; Refused if one of its columns has another type."""
+    missing = []
+    for field in SCHEMA:
+        if field.name not in known.names:
+            missing.append(field)
+            continue
+        there = known.field(field.name).type
+        if SAME.get(there, there) != field.type:
+            raise Refused(
+                f"Column {field.name!r} of {place} is {there}, and that of events is {field.type}: the type was "
+                "changed, and no table has both. Nothing was written. Change it back, or take another table."
+            )
+    return missing

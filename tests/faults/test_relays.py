@@ -1,0 +1,238 @@
+"""Relays whose workers are killed and freeze, whose brokers are killed, and whose answers are lost.
+
+Each event comes to the broker, for the first time behind all older ones of its key. Where the broker can refuse what it
+has, none comes twice. Where it can't, a double has the same address.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import pairwise
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.brokers import NATS, REDIS, MockKafka, Nats, Redis
+from tests.support.processes import Processes
+from tests.support.proxies import SilentProxy
+
+pytestmark = pytest.mark.requirement("X20", "S8")
+
+KEYS = ("a", "b", "c", "d", "e")
+READY = "Ctrl-C stops."
+KINDS: dict[str, Any] = {
+    "redis": (REDIS, Redis, "redis-server"),
+    "nats": (NATS, Nats, "nats-server"),
+    "kafka": (sys.executable, MockKafka, ""),
+}
+THROUGH_A_PROXY = [pytest.param(name, marks=pytest.mark.quick) for name in ("redis", "nats")]
+EVERY = [pytest.param(name, marks=pytest.mark.quick) for name in KINDS]
+
+
+class Site:
+    """A site with one relay, a transfer, and a broker that is reached through a proxy."""
+
+    def __init__(self, processes: Processes, broker: Any) -> None:
+        self.processes = processes
+        self.broker = broker
+        self.proxy = SilentProxy(f"tcp://127.0.0.1:{broker.port}")
+        processes.variables["RELAY_BROKER"] = broker.name
+        self.connection = psycopg.connect(processes.url, autocommit=True)
+        self.published = 0
+        self.cut_since: float | None = None
+        self.patience = 0.0
+        processes.start("run_transfer")
+
+    def worker(self, *, by_proxy: bool = True) -> subprocess.Popen[str]:
+        """Start one, which is at work when this returns."""
+        options = {**self.broker.options, **self.broker.at(self.proxy.port if by_proxy else self.broker.port)}
+        self.processes.variables["RELAY_BROKERS"] = json.dumps({self.broker.name: options})
+        process = self.processes.start("run_consumer", "relayed", "--skip-checks")
+        self.processes.wait_until(lambda: READY in self.processes.said(process), what="a worker that is ready")
+        return process
+
+    def publish(self, events: int) -> None:
+        """So many events, of one key after the other."""
+        for _ in range(events):
+            self.published += 1
+            self.connection.execute(
+                "SELECT django_events_publish('parcels', %s::jsonb, 'x', %s)",
+                [str(self.published), KEYS[self.published % len(KEYS)]],
+            )
+
+    def ask(self, question: str) -> int:
+        [[answer]] = self.connection.execute(question).fetchall()
+        return answer
+
+    @property
+    def passed(self) -> int:
+        return self.ask(
+            "SELECT coalesce(sum(number), 0) FROM django_events_position AS p JOIN django_events_consumer "
+            "AS c ON c.id = p.consumer_id WHERE c.name = 'relayed'"
+        )
+
+    def wait_until_passed(self) -> None:
+        self.processes.wait_until(lambda: self._repair() or self.passed == self.published, what="all events relayed")
+
+    def wait_until_further(self, before: int) -> None:
+        self.processes.wait_until(lambda: self._repair() or self.passed != before, what="progress")
+
+    def _repair(self) -> None:
+        """Let a network that was cut come back after a while, which some clients wait for and others don't."""
+        if not self.proxy.vanished.is_set():
+            self.cut_since = None
+        elif self.cut_since is None:
+            self.cut_since = time.monotonic()
+        elif time.monotonic() - self.cut_since > self.patience:
+            self.proxy.vanished.clear()
+            self.proxy.come_back()
+
+    def check(self, *, doubles: bool | None = None) -> None:
+        """All are there, in the order of their keys, and none twice where the broker can refuse it."""
+        entries = self.broker.entries()
+        assert {one.address for one in entries} == {f"parcels/{n}" for n in range(1, self.published + 1)}
+        if not (self.broker.may_double if doubles is None else doubles):
+            assert len(entries) == self.published
+        first: dict[str, list[int]] = {key: [] for key in KEYS}
+        seen: dict[str, str] = {}
+        for one in entries:
+            if one.address not in seen:
+                seen[one.address] = one.data
+                first[KEYS[int(one.data) % len(KEYS)]].append(one.event_id)
+            assert seen[one.address] == one.data
+        for ids in first.values():
+            assert all(one < other for one, other in pairwise(ids))
+        assert self.ask("SELECT count(*) FROM django_events_deadletter") == 0
+
+    def close(self) -> None:
+        self.processes.end()
+        self.proxy.close()
+        self.connection.close()
+        self.broker.close()
+
+
+@pytest.fixture
+def settings_module() -> str:
+    return "tests.support.relay_settings"
+
+
+@pytest.fixture
+def site(processes: Processes, request: pytest.FixtureRequest) -> Iterator[Site]:
+    binary, kind, package = KINDS[request.param]
+    if binary is None:
+        pytest.skip(f"{package} is not installed: apt-get install {package}")
+    with closing(Site(processes, kind(processes.folder))) as site:
+        yield site
+
+
+def freeze(process: subprocess.Popen[str]) -> None:
+    """Stop it where it is; returns when it stands still."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+
+
+@pytest.mark.parametrize("site", THROUGH_A_PROXY, indirect=True)
+@pytest.mark.parametrize("arrives", [True, False], ids=["answer", "batch"])
+def test_who_froze_while_it_sent_doubles_nothing(site: Site, arrives: bool):
+    """The answer is on its way, or the whole batch is, which arrives when another worker has sent it."""
+    frozen = site.worker()
+    site.proxy.vanish_at(site.broker.WORDS, arrives=arrives)
+    site.publish(30)
+    site.processes.wait_until(site.proxy.vanished.is_set, what="a batch on its way")
+    freeze(frozen)
+    site.worker(by_proxy=False)
+    site.wait_until_passed()
+    site.proxy.come_back()
+    frozen.send_signal(signal.SIGCONT)
+    site.processes.wait_until(lambda: "lost its lease" in site.processes.said(frozen), what="the loss in the log")
+    site.publish(30)
+    site.wait_until_passed()
+
+    site.check()
+
+
+@pytest.mark.parametrize("site", THROUGH_A_PROXY, indirect=True)
+@pytest.mark.parametrize("arrives", [True, False], ids=["answer", "batch"])
+def test_what_is_lost_on_the_way_is_sent_again_and_an_answer_that_is_lost_doubles_nothing(site: Site, arrives: bool):
+    site.worker()
+    site.proxy.vanish_at(site.broker.WORDS, arrives=arrives)
+    site.publish(30)
+    site.processes.wait_until(lambda: "can't send since" in site.processes.log_of("run_consumer"), what="the outage")
+    site.proxy.come_back()
+    site.wait_until_passed()
+    site.processes.wait_until(lambda: "can send again" in site.processes.log_of("run_consumer"), what="its end")
+
+    site.check()
+
+
+@pytest.mark.parametrize("site", ["kafka"], indirect=True)
+@pytest.mark.quick
+def test_what_a_frozen_kafka_was_sent_comes_again_under_the_same_address(site: Site):
+    """What was on its way when it froze arrives when it wakes up, and so does what was sent again."""
+    site.worker()
+    site.publish(5)
+    site.wait_until_passed()
+    site.broker.kill()
+    site.publish(30)
+    site.processes.wait_until(lambda: "can't send since" in site.processes.log_of("run_consumer"), what="the outage")
+    site.broker.start()
+    site.wait_until_passed()
+
+    site.check()
+
+
+def _rounds(site: Site, rounds: int, dice: random.Random) -> None:
+    workers, frozen = [site.worker()], []
+    for _ in range(rounds):
+        site.publish(dice.randint(1, 60))
+        before = site.passed
+        if dice.random() < 0.7:
+            site.wait_until_further(before)
+        match dice.choice(["kill", "freeze", "two", "broker", "network", "none"]):
+            case "kill":
+                worker = workers.pop()
+                worker.kill()
+                worker.wait()
+            case "freeze":
+                frozen.append(workers.pop())
+                freeze(frozen[-1])
+            case "two":
+                workers.append(site.worker(by_proxy=False))
+            case "broker":
+                site.broker.kill()
+                site.broker.start()
+            case "network" if site.broker.WORDS is not None:
+                site.patience = dice.choice([0.0, 4.0])
+                site.proxy.vanish_at(site.broker.WORDS, arrives=dice.random() < 0.5)
+        while len(workers) > 2:
+            workers.pop(0).terminate()
+        if not workers:
+            workers.append(site.worker())
+        site.publish(dice.randint(1, 60))
+        if frozen and dice.random() < 0.5:
+            site.wait_until_passed()
+            woken = frozen.pop()
+            woken.send_signal(signal.SIGCONT)
+            workers.append(woken)
+    for process in frozen:
+        process.send_signal(signal.SIGCONT)
+    site.wait_until_passed()
+    site.check()
+
+
+@pytest.mark.parametrize("site", EVERY, indirect=True)
+def test_three_rounds_of_trouble(site: Site):
+    _rounds(site, 3, random.Random(2))
+
+
+@pytest.mark.parametrize("site", [one.values[0] for one in EVERY], indirect=True)
+@pytest.mark.parametrize("seed", range(3))
+def test_thirty_rounds_of_trouble(site: Site, seed: int):
+    _rounds(site, 30, random.Random(seed))

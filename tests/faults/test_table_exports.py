@@ -1,0 +1,111 @@
+"""Followers that write tables, killed, frozen or without their lock at any moment: each event is in the table once."""
+
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError
+
+from django_events import Draft
+from django_events.management.spark import LOCKED
+from tests.faults.test_exports import HOW, started
+from tests.spark.rivals import end_locks, held
+from tests.spark.test_batch import publish, stored
+from tests.support.processes import wait_until
+from tests.support.tables import read_back, run
+
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.timeout(600)]
+
+EVENTS, PER_COMMIT = 6_000, 250
+FORMATS = pytest.mark.parametrize("format", ["delta", "iceberg"])
+
+
+@FORMATS
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("round", [pytest.param(n, marks=pytest.mark.quick) if n < len(HOW) else n for n in range(30)])
+def test_each_event_is_in_the_table_once(log: Callable[..., Any], tmp_path: Path, format: str, round: int) -> None:
+    topic = log(*(Draft(value={"n": n}, type=f"t{n % 5}") for n in range(EVENTS)))
+    rng, how, out = random.Random(round), HOW[round % len(HOW)], tmp_path / "out"
+    words = (topic, "--to", out, "--part", PER_COMMIT)
+    following = (*words, "--follow", "--every", "0.1", "--format", format)
+    with started(*following, said=tmp_path / "said") as first:
+        enough = rng.randrange(1, EVENTS // PER_COMMIT)
+        wait_until(lambda: first.poll() is not None or len(list(out.rglob("*.parquet"))) >= enough)
+        for _ in range(rng.randrange(200)):
+            held()
+        if how == "killed":
+            first.kill()
+            first.wait(60)
+            wait_until(lambda: not held(), what="the end of the killed run's lock")
+        else:
+            if how == "frozen":
+                first.send_signal(signal.SIGSTOP)
+            end_locks()
+        said = tried(*words, format=format)
+        if how == "frozen":
+            publish(topic, *range(10))
+            again = tried(*words, format=format)
+            assert said == again == "" or (format == "iceberg" and LOCKED == said == again)
+            first.send_signal(signal.SIGCONT)
+        first.wait(120)
+        assert said in ("", LOCKED) or "has taken" in said
+        code, said = first.returncode, (tmp_path / "said").read_text()
+    assert code == (-signal.SIGKILL if how == "killed" else 1), said
+    if code == 1:
+        assert "and with it the lock on" in said or "Another run has taken" in said
+        assert "Traceback" not in said
+
+    run(*words, format=format)
+
+    assert read_back(out, format) == stored(topic)
+
+
+def tried(*words: Any, format: str) -> str:
+    """Run it, and return what it says if it is refused."""
+    try:
+        run(*words, format=format)
+    except CommandError as error:
+        return str(error)
+    return ""
+
+
+@FORMATS
+@pytest.mark.quick
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_a_follower_goes_on_until_it_is_stopped(
+    log: Callable[..., Any], tmp_path: Path, format: str, end: signal.Signals
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    out = tmp_path / "out"
+    words = (topic, "--to", out, "--follow", "--every", "0.1", "--format", format, "--consumer", "lake")
+    with started(*words, said=tmp_path / "said") as first:
+        wait_until(lambda: out.exists() and rows(out, format) == 10 and positions() == 10)
+        publish(topic, *range(5))
+        wait_until(lambda: rows(out, format) == 15 and positions() == 15)
+        with started(*words, said=tmp_path / "second") as second:
+            assert second.wait(60) == 1
+        assert "Another export_events or stream_events writes to" in (tmp_path / "second").read_text()
+        first.send_signal(end)
+        assert first.wait(60) == 0, (tmp_path / "said").read_text()
+
+    assert "Exported 15 events to" in (tmp_path / "said").read_text()
+    assert read_back(out, format) == stored(topic)
+
+
+def rows(folder: Path, format: str) -> int:
+    """How many events the table has; none while it is being made."""
+    try:
+        return len(read_back(folder, format))
+    except Exception:
+        return 0
+
+
+def positions() -> int:
+    """How far the follower is as a consumer."""
+    from django_events.models import Position
+
+    return sum(Position.objects.filter(consumer__name="lake").values_list("position", flat=True))

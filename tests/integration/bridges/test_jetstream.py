@@ -1,0 +1,217 @@
+"""Relays to a real NATS JetStream: what is sent, what is there already, what is refused, and what an outage costs."""
+
+import json
+
+import pytest
+from django.test import override_settings
+
+from django_events import jetstream
+from django_events.bridges.relaying import Relaying
+from django_events.event_columns import EVENT
+from django_events.models import DeadLetter, Event
+from django_events.operations import redrive, rewind
+from django_events.received import ReceivedEvent
+from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due
+from tests.support.fix_queues import fill_topic
+
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X20")]
+
+
+def addresses(nats, prefix="THINGS"):
+    return [entry.address for entry in nats.entries(prefix)]
+
+
+@pytest.fixture
+def stream(nats):
+    nats.add_stream("THINGS-0", "shop.*.0")
+
+
+def test_each_event_is_a_message(things, make_relay, nats, stream):
+    fill_topic(things, {"n": 1}, {"n": 2}, {"n": 3}, type="order.placed", key="Zoë 100%")
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
+    assert serve_due(relay) == 3
+
+    entries = nats.entries()
+    assert [(one.log, one.id, one.address) for one in entries] == [
+        ("THINGS-0", "shop.things.0", f"things/{n}") for n in (1, 2, 3)
+    ]
+    headers = entries[0].attributes
+    assert headers["ce-subject"] == "Zo%C3%AB%20100%25"
+    assert {name: headers[name] for name in ("ce-type", "ce-source", "content-type", "Nats-Msg-Id")} == {
+        "ce-type": "order.placed",
+        "ce-source": "/things",
+        "content-type": "application/json",
+        "Nats-Msg-Id": "things/1",
+    }
+    assert json.loads(entries[0].data) == {"n": 1}
+
+
+def test_a_stream_of_another_relay_of_the_topic_is_refused(things, make_relay, nats, stream):
+    fill_topic(things, 1, 3, type="a")
+    fill_topic(things, 2, type="b")
+    to = jetstream("shop.things", stream="THINGS")
+    serve_due(make_relay(things, to=to, name="first", types=["a"]))
+    relay = make_relay(things, to=to, types=["b"])
+    serve_due(relay)
+
+    assert (position_of(relay).position, addresses(nats)) == (0, ["things/1", "things/2"])
+    assert "filled by the relay 'first'" in position_of(relay).error
+
+
+def test_a_rewind_sends_nothing_again(things, make_relay, nats, stream):
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
+    fill_topic(things, 1, 2, 3)
+    serve_due(relay)
+    rewind(relay, to=1)
+    fill_topic(things, 4)
+    assert serve_due(relay) == 4
+
+    assert addresses(nats) == [f"things/{n}" for n in (1, 2, 3, 4)]
+
+
+def test_one_reader_fills_one_stream_by_subjects_of_each_event(lanes, make_relay, nats):
+    nats.add_stream("LANES", "lanes.>")
+    for key in "abcdefgh":
+        fill_topic(lanes, 1, 2, key=key)
+    to = jetstream(lambda event: f"lanes.{event.key}", stream="LANES")
+    run_once(make_relay(lanes, to=to, partitioned=False), threads=3)
+
+    entries = nats.entries("LANES")
+    assert [one.event_id for one in entries] == list(range(1, 17))
+    assert {one.id for one in entries} == {f"lanes.{key}" for key in "abcdefgh"}
+
+
+def test_what_was_read_and_deleted_is_not_sent_again_within_the_servers_window(things, make_relay, nats):
+    """A work queue keeps no message that was taken: the server's own memory of ids is all there is."""
+    nats.add_stream("THINGS-0", "shop.*.0")
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
+    fill_topic(things, 1, 2, 3)
+    serve_due(relay)
+    nats.ask(lambda context: context.purge_stream("THINGS-0"))
+    rewind(relay, to=2)
+    fill_topic(things, 4, 5)
+    serve_due(relay)
+
+    assert addresses(nats) == ["things/4", "things/5"]
+
+
+def test_a_dead_letter_that_is_redriven_comes_behind_and_later_events_behind_it(things, make_relay, nats, stream):
+    broken = [3]
+    fill_topic(things, *range(1, 6))
+
+    def transform(event):
+        assert event.value not in broken
+        return event.value
+
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"), transform=transform)
+    exhaust(relay)
+    broken.clear()
+    redrive(DeadLetter.objects.all())
+    serve_due(relay)
+    rewind(relay, to=1)
+    serve_due(relay)
+    fill_topic(things, 6)
+    serve_due(relay)
+
+    assert addresses(nats) == [f"things/{n}" for n in (1, 2, 4, 5, 3, 6)]
+    assert not DeadLetter.objects.exists()
+
+
+@pytest.mark.parametrize("limit", ["server", "stream"])
+def test_a_message_that_is_too_large_is_refused_by_itself(things, make_relay, nats, limit):
+    """Both by what the server says when a client connects, and by a stream's own limit, which it says afterwards."""
+    nats.add_stream("THINGS-0", "shop.*.0", max_msg_size=None if limit == "server" else 10_000)
+    large = "x" * (1_048_500 if limit == "server" else 20_000)
+    fill_topic(things, 1, 2, large, 4, 5)
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
+    serve_due(relay)
+
+    assert addresses(nats) == [f"things/{n}" for n in (1, 2, 4, 5)]
+    [letter] = dead_letters(relay)
+    assert (letter.event_id, letter.attempts) == (3, 1)
+    assert letter.error.startswith("MessageRefused: ")
+
+
+def test_an_outage_counts_no_attempt(things, make_relay, nats, stream):
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
+    fill_topic(things, 1, 2)
+    serve_due(relay)
+    nats.kill()
+    try:
+        fill_topic(things, 3, 4)
+        for _ in range(4):
+            run_once(relay)
+            assert position_of(relay).retry_at is not None
+            end_pauses(relay)
+    finally:
+        nats.start()
+    assert (position_of(relay).position, dead_letters(relay)) == (2, [])
+    assert "nothing can be sent since" in position_of(relay).error
+    run_once(relay)
+
+    assert addresses(nats) == ["things/1", "things/2", "things/3", "things/4"]
+
+
+def test_a_stream_that_is_not_there_is_named(things, make_relay, nats):
+    fill_topic(things, 1)
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
+    serve_due(relay)
+
+    assert "has no stream 'THINGS-0'" in position_of(relay).error
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_another_writer_in_the_stream_is_refused(things, make_relay, nats, stream, when):
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
+    if when == "between":
+        fill_topic(things, 1)
+        serve_due(relay)
+    nats.publish("shop.hello.0", b"world")
+    fill_topic(things, 2)
+    serve_due(relay)
+
+    assert "is not of a relay" in position_of(relay).error
+    assert dead_letters(relay) == []
+
+
+def test_a_stream_that_is_full_is_an_outage(things, make_relay, nats):
+    nats.add_stream("THINGS-0", "shop.*.0", max_msgs=2, discard="new")
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
+    fill_topic(things, 1, 2, 3, 4)
+    serve_due(relay)
+
+    position = position_of(relay)
+    assert (position.position, dead_letters(relay)) == (2, [])
+    assert "maximum messages exceeded" in position.error
+    nats.ask(lambda context: context.purge_stream("THINGS-0"))
+    exhaust(relay)
+    assert addresses(nats) == ["things/3", "things/4"]
+
+
+def test_credentials_are_in_no_error(things, make_relay, nats):
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
+    fill_topic(things, 1)
+    secret = {"servers": ["nats://worker:hunter-two@127.0.0.1:1"], "password": "hunter-two", "connect_timeout": 1}
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"nats": secret}}):
+        serve_due(relay)
+
+    assert position_of(relay).error
+    assert "hunter-two" not in position_of(relay).error
+
+
+def test_one_redrive_before_anything_else_hides_no_event_and_doubles_none(things, make_relay, nats, stream):
+    """What a bridge knows of its target it has asked, and a dead letter that it sent tells it nothing."""
+    fill_topic(things, *range(1, 7))
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
+    rows = Event.objects.order_by("id").values_list(*EVENT)
+    events = [ReceivedEvent("things", row, database="default") for row in rows]
+    first, second = Relaying(relay), Relaying(relay)
+    first.redriven(events[2:3])
+    first(events[:2])
+    first(events[3:5])
+    first.close()
+    second.redriven(events[4:5])
+    second(events[3:])
+    second.close()
+
+    assert addresses(nats) == [f"things/{n}" for n in (3, 1, 2, 4, 5, 6)]

@@ -1,0 +1,200 @@
+"""Relays to librdkafka's own cluster: what is sent, in which partition, what is refused, and what an outage costs."""
+
+import ctypes
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from django.test import override_settings
+
+from django_events import Backoff
+from django_events import kafka as kafka_topic
+from django_events.bridges.relaying import Relaying
+from django_events.consuming.handlers import FailedAt
+from django_events.event_columns import EVENT
+from django_events.models import DeadLetter, Event
+from django_events.operations import redrive
+from django_events.received import ReceivedEvent
+from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due
+from tests.support.fix_queues import fill_topic
+
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X20")]
+
+
+def addresses(kafka, topic="shop.things"):
+    return sorted(entry.address for entry in kafka.entries(topic))
+
+
+def test_each_event_is_a_message_and_a_null_is_a_tombstone(things, make_relay, kafka):
+    fill_topic(things, {"n": 1}, None, type="order.placed", key="Zoë")
+    relay = make_relay(things, to=kafka_topic("shop.things"))
+    assert serve_due(relay) == 2
+
+    first, second = kafka.entries("shop.things")
+    assert (first.address, first.id, json.loads(first.data)) == ("things/1", "Zoë", {"n": 1})
+    assert (second.address, second.id, second.data) == ("things/2", "Zoë", None)
+    assert first.log == second.log
+    assert first.attributes["ce_subject"] == "Zoë"
+    assert {name: first.attributes[name] for name in ("ce_type", "ce_source", "content-type")} == {
+        "ce_type": "order.placed",
+        "ce_source": "/things",
+        "content-type": "application/json",
+    }
+
+
+def test_the_order_of_a_key_is_kept_and_keys_are_spread(lanes, make_relay, kafka):
+    for n in range(10):
+        for key in "abcdefgh":
+            fill_topic(lanes, n, key=key)
+    run_once(make_relay(lanes, to=kafka_topic("lanes")), threads=3)
+
+    by_key: dict[str, list[str]] = {}
+    for entry in kafka.entries("lanes"):
+        by_key.setdefault(entry.id, []).append(entry.data)
+    assert by_key == {key: [str(n) for n in range(10)] for key in "abcdefgh"}
+    assert len({entry.log for entry in kafka.entries("lanes")}) > 1
+
+
+def test_a_message_that_is_too_large_is_refused_by_itself(things, make_relay, kafka):
+    fill_topic(things, 1, 2, "x" * 1_020_000, 4, 5, key="k")
+    relay = make_relay(things, to=kafka_topic("shop.things"))
+    serve_due(relay)
+
+    assert addresses(kafka) == [f"things/{n}" for n in (1, 2, 4, 5)]
+    [letter] = dead_letters(relay)
+    assert (letter.event_id, letter.attempts) == (3, 1)
+    assert letter.error.startswith("MessageRefused: ")
+
+
+def test_a_dead_letter_that_is_redriven_comes_behind(things, make_relay, kafka):
+    broken = [2]
+    fill_topic(things, 1, 2, 3, key="k")
+
+    def transform(event):
+        assert event.value not in broken
+        return event.value
+
+    relay = make_relay(things, to=kafka_topic("shop.things"), transform=transform)
+    exhaust(relay)
+    broken.clear()
+    redrive(DeadLetter.objects.all())
+    serve_due(relay)
+
+    assert [entry.address for entry in kafka.entries("shop.things")] == ["things/1", "things/3", "things/2"]
+
+
+def test_an_outage_counts_no_attempt(things, make_relay, kafka):
+    relay = make_relay(things, to=kafka_topic("shop.things"))
+    fill_topic(things, 1, 2, key="k")
+    serve_due(relay)
+    kafka.kill()
+    try:
+        fill_topic(things, 3, 4, key="k")
+        for _ in range(2):
+            run_once(relay)
+            assert position_of(relay).retry_at is not None
+            end_pauses(relay)
+    finally:
+        kafka.start()
+    assert (position_of(relay).position, dead_letters(relay)) == (2, [])
+    assert "nothing can be sent since" in position_of(relay).error
+    run_once(relay)
+
+    assert set(addresses(kafka)) == {"things/1", "things/2", "things/3", "things/4"}
+
+
+def test_credentials_are_in_no_error(things, make_relay):
+    relay = make_relay(things, to=kafka_topic("shop.things"))
+    fill_topic(things, 1)
+    secret = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "sasl.mechanism": "PLAIN",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.username": "worker",
+        "sasl.password": "hunter-two",
+        "timeout": 1.0,
+    }
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": secret}}):
+        serve_due(relay)
+
+    assert position_of(relay).error
+    assert "hunter-two" not in position_of(relay).error
+
+
+def test_an_option_that_is_wrong_is_named(things, make_relay, kafka):
+    relay = make_relay(things, to=kafka_topic("shop.things"))
+    fill_topic(things, 1)
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": {**kafka.options, "no.such.option": 1}}}):
+        serve_due(relay)
+
+    assert "no.such.option" in position_of(relay).error
+
+
+@pytest.fixture
+def refusing(tmp_path):
+    """A cluster in this process, whose answers a test can say: librdkafka's own functions, which Python lacks."""
+    [path] = (Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs").glob("librdkafka-*")
+    library = ctypes.CDLL(str(path))
+    for function in "conf_new", "new", "mock_cluster_new":
+        getattr(library, f"rd_kafka_{function}").restype = ctypes.c_void_p
+    library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
+    said = ctypes.create_string_buffer(500)
+    client = ctypes.c_void_p(library.rd_kafka_new(0, ctypes.c_void_p(library.rd_kafka_conf_new()), said, 500))
+    cluster = ctypes.c_void_p(library.rd_kafka_mock_cluster_new(client, 1))
+    for topic in b"good", b"bad":
+        library.rd_kafka_mock_topic_create(cluster, topic, 1, 1)
+    servers = library.rd_kafka_mock_cluster_bootstraps(cluster).decode()
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": {"bootstrap.servers": servers, "timeout": 3.0}}}):
+        yield library, cluster, servers
+    library.rd_kafka_mock_cluster_destroy(cluster)
+    library.rd_kafka_destroy(client)
+
+
+def ends_at(servers, topic):
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "tests", "log_level": 0})
+    try:
+        return consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=10)[1]
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("code", [confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE, 87])  # 87: INVALID_RECORD
+def test_a_record_batch_that_is_refused_makes_no_dead_letter_of_a_neighbour(things, make_relay, refusing, code):
+    library, cluster, servers = refusing
+    fill_topic(things, *range(5), key="k")
+    relay = make_relay(things, to=kafka_topic("good"))
+    answers = (ctypes.c_int * 1)(code)
+    library.rd_kafka_mock_push_request_errors_array(cluster, ctypes.c_int16(0), ctypes.c_size_t(1), answers)
+    serve_due(relay)
+
+    assert dead_letters(relay) == []
+    assert position_of(relay).position == 5
+    assert ends_at(servers, "good") == 5
+
+
+def test_a_topic_that_takes_nothing_doubles_nothing_in_the_others_and_pauses_grow(things, make_relay, refusing, caplog):
+    library, cluster, servers = refusing
+    library.rd_kafka_mock_topic_set_error(cluster, b"bad", 29)  # not authorized
+    for n in range(12):
+        fill_topic(things, n, type="bad" if n == 1 else "good", key="k")
+    relay = make_relay(things, to=kafka_topic(lambda event: event.type), retry=Backoff(base=timedelta(seconds=4)))
+    events = [
+        ReceivedEvent("things", row, database="default") for row in Event.objects.order_by("id").values_list(*EVENT)
+    ]
+    relaying, pauses = Relaying(relay), []
+    with caplog.at_level("INFO", logger="django_events.relays"):
+        for first in 0, 1, 1:
+            with pytest.raises(FailedAt) as failed:
+                relaying(events[first:])
+            assert events[first:][failed.value.index].id == 2
+            pauses.append(failed.value.error.after.total_seconds())
+    assert ends_at(servers, "good") == 11
+    assert 3 <= pauses[0] <= 4 < 6 <= pauses[1] <= 8 < 12 <= pauses[2] <= 16
+    assert len([one for one in caplog.records if one.name == "django_events.relays"]) == 1
+    library.rd_kafka_mock_topic_set_error(cluster, b"bad", 0)
+    relaying(events[1:])
+    relaying.close()
+
+    assert (ends_at(servers, "good"), ends_at(servers, "bad")) == (11, 1)

@@ -1,0 +1,351 @@
+"""Topics as tables of a lakehouse: each event once, as PostgreSQL has it, whatever else writes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from django.core.management import CommandError
+
+from django_events import Draft
+from django_events.exceptions import Refused
+from django_events.exporting.tables.delta import DeltaEvents
+from django_events.exporting.tables.iceberg import IcebergEvents, in_folder
+from django_events.exporting.tables.table import Conflict, EventTable, Mark
+from django_events.exporting.writing import SCHEMA
+from tests.spark.test_batch import HOSTILE, drop_first_segment, publish, stored
+from tests.spark.test_export import incarnation
+from tests.spark.test_streaming import cut_back, make_anew
+from tests.support.processes import free_port, listens, wait_until
+from tests.support.tables import files_of, read_back, run
+
+pytestmark = pytest.mark.usefixtures("transactional_db")
+
+Log = Callable[..., Any]
+FORMATS = pytest.mark.parametrize("format", ["delta", "iceberg"])
+
+
+@FORMATS
+@pytest.mark.requirement("X15")
+@pytest.mark.requirement("H8")
+def test_a_table_holds_what_postgresql_holds(log: Log, tmp_path: Path, format: str) -> None:
+    drafts = [Draft(value=value, type=f"t{n % 5}", key=str(n)) for n, value in enumerate(HOSTILE * 3)]
+    topic = log(*drafts, Draft(body=b"\0\xff"), partitions=3)
+
+    said = run(topic, "--to", tmp_path, "--part", 20, format=format)
+
+    assert read_back(tmp_path, format) == stored(topic)
+    assert said.startswith(f"Exported {len(drafts) + 1} events to {tmp_path} in ")
+    assert said.endswith("in commits: 3.\n")
+
+
+@FORMATS
+def test_running_it_again_adds_what_came(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path, format=format)
+
+    assert run(topic, "--to", tmp_path, format=format).startswith("Nothing to export")
+    publish(topic, *range(5))
+    assert run(topic, "--to", tmp_path, format=format).startswith("Exported 5 events")
+    assert read_back(tmp_path, format) == stored(topic)
+
+
+@FORMATS
+def test_it_begins_and_ends_where_it_is_told_to(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+
+    run(topic, "--to", tmp_path, "--since", 4, "--until", 8, format=format)
+    assert [row["offset"] for row in read_back(tmp_path, format)] == [4, 5, 6, 7]
+    run(topic, "--to", tmp_path, format=format)
+    assert [row["offset"] for row in read_back(tmp_path, format)] == [4, 5, 6, 7, 8, 9, 10]
+
+
+@FORMATS
+def test_several_topics_are_several_tables(log: Log, tmp_path: Path, format: str) -> None:
+    for name in ("a.b", "c"):
+        log(*(Draft(value=f"{name}{n}") for n in range(3)), name=name)
+
+    run("a.b", "c", "--to", tmp_path, format=format)
+
+    assert read_back(tmp_path, format, "a.b") == stored("a.b")
+    assert read_back(tmp_path, format, "c") == stored("c")
+
+
+@FORMATS
+@pytest.mark.requirement("X15")
+def test_small_files_are_merged(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(100)))
+    run(topic, "--to", tmp_path, "--part", 10, format=format)
+    assert len(files_of(tmp_path, format)) == 10
+
+    said = run(topic, "--to", tmp_path, "--compact", format=format)
+
+    assert len(files_of(tmp_path, format)) == 1
+    assert "Files that were merged: 9." in said
+    assert read_back(tmp_path, format) == stored(topic)
+    publish(topic, *range(5))
+    assert run(topic, "--to", tmp_path, format=format).startswith("Exported 5 events")
+    assert read_back(tmp_path, format) == stored(topic)
+
+
+def table_of(folder: Path, format: str, topic: Any) -> EventTable:
+    if format == "delta":
+        return DeltaEvents(f"{folder}/{topic}", str(topic), incarnation(topic))
+    return IcebergEvents(*in_folder(str(folder)), str(topic), incarnation(topic))
+
+
+@FORMATS
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("first_time", [True, False])
+def test_of_two_that_append_at_the_same_point_one_fails(
+    log: Log, tmp_path: Path, format: str, first_time: bool
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    if not first_time:
+        run(topic, "--to", tmp_path, format=format)
+    one, other = (table_of(tmp_path, format, topic) for _ in range(2))
+    assert one.mark() == other.mark()
+    batch = SCHEMA.empty_table().to_batches() or []
+
+    one.append(batch, Mark(incarnation(topic), 21))
+    with pytest.raises(Conflict):
+        other.append(batch, Mark(incarnation(topic), 15))
+
+    assert other.mark() == one.mark() == Mark(incarnation(topic), 21)
+
+
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("change", ["property", "column"])
+def test_of_two_that_change_the_table_first_one_fails(log: Log, tmp_path: Path, change: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path, format="iceberg")
+    catalog, namespace = in_folder(str(tmp_path))
+    table = catalog.load_table((namespace, str(topic)))
+    if change == "property":
+        with table.transaction() as changing:
+            changing.remove_properties("commit.retry.num-retries")
+    else:
+        with table.update_schema() as update:
+            update.delete_column("body")
+    catalog.close()
+    one, other = (table_of(tmp_path, "iceberg", topic) for _ in range(2))
+    assert one.mark() == other.mark() == Mark(incarnation(topic), 11)
+    batches = SCHEMA.empty_table().to_batches() or []
+
+    one.append(batches, Mark(incarnation(topic), 21))
+    with pytest.raises(Conflict):
+        other.append(batches, Mark(incarnation(topic), 21))
+
+    assert other.mark() == Mark(incarnation(topic), 21)
+    one.close()
+    other.close()
+
+
+@FORMATS
+def test_a_commit_of_another_kind_in_between_is_no_rival(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(30)))
+    run(topic, "--to", tmp_path, "--part", 10, format=format)
+    publish(topic, *range(30))
+    kind = DeltaEvents if format == "delta" else IcebergEvents
+    append, times = kind.append, []
+
+    def after_a_compaction(self: Any, *arguments: Any) -> None:
+        times.append(1)
+        if len(times) == 1:
+            table_of(tmp_path, format, topic).compact(1 << 20)
+        append(self, *arguments)
+
+    monkeypatch.setattr(kind, "append", after_a_compaction)
+    run(topic, "--to", tmp_path, format=format)
+
+    assert read_back(tmp_path, format) == stored(topic)
+
+
+@FORMATS
+def test_what_is_read_in_part_is_not_committed(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_events.reading.rows import RangeReader
+
+    topic = log(*(Draft(value=n) for n in range(5_000)))
+    read_by = RangeReader.read_by
+
+    def torn(*arguments: Any) -> Any:
+        with closing(read_by(*arguments)) as batches:
+            yield next(batches)
+        if arguments[2].end - arguments[2].start > 500:
+            raise Refused("torn")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RangeReader, "read_by", torn)
+        with pytest.raises(CommandError, match="torn"):
+            run(topic, "--to", tmp_path, format=format)
+    assert read_back(tmp_path, format) == []
+    run(topic, "--to", tmp_path, format=format)
+    assert read_back(tmp_path, format) == stored(topic)
+
+
+@FORMATS
+def test_what_does_not_belong_together_is_said(log: Log, tmp_path: Path, format: str, make_topic: Any) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path, format=format)
+    cut_back(topic, 3)
+    with pytest.raises(CommandError, match=r"has topic 'things' up to 10, and the next event of its log will be 4\."):
+        run(topic, "--to", tmp_path, format=format)
+    make_anew(topic, make_topic)
+    publish(topic, *range(20))
+    with pytest.raises(CommandError, match="Topic 'things' was made anew since it was exported"):
+        run(topic, "--to", tmp_path, format=format)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/things").mkdir()
+    (tmp_path / "files/things/other.parquet").touch()
+    with pytest.raises(CommandError, match="Take an empty folder"):
+        run(topic, "--to", tmp_path / "files", format=format)
+
+
+@FORMATS
+def test_what_retention_removed_is_said(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(50)), segment_size=100)
+    run(topic, "--to", tmp_path, format=format)
+    publish(topic, *range(200))
+    drop_first_segment(topic)
+
+    with pytest.raises(CommandError, match="Events 51 to 100 of topic 'things' have expired"):
+        run(topic, "--to", tmp_path, format=format)
+    assert run(topic, "--to", tmp_path, "--allow-loss", format=format).startswith("Exported 150 events")
+    assert [row["offset"] for row in read_back(tmp_path, format)] == [*range(1, 51), *range(101, 251)]
+
+
+@FORMATS
+@pytest.mark.requirement("X15")
+def test_a_column_is_added_and_another_type_refused(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+
+    from django_events.exporting.tables import delta, iceberg, table
+
+    topic = log(*(Draft(value=n, key="k") for n in range(10)))
+    fewer = pa.schema([field for field in SCHEMA if field.name != "key"])
+    others = pa.schema([pa.field("offset", pa.string()) if f.name == "offset" else f for f in SCHEMA])
+    with monkeypatch.context() as patched:
+        patched.setattr(delta, "WITH_DAY", fewer.append(delta.DAY))
+        patched.setattr(iceberg, "SCHEMA", fewer)
+        table_of(tmp_path, format, topic)
+    run(topic, "--to", tmp_path, format=format)
+    assert read_back(tmp_path, format) == stored(topic)
+
+    publish(topic, 1)
+    monkeypatch.setattr(table, "SCHEMA", others)
+    with pytest.raises(CommandError, match=r"Column 'offset' of .* is int64, and that of events is string"):
+        run(topic, "--to", tmp_path, format=format)
+
+
+@FORMATS
+def test_a_full_disk_is_said_and_finished_later(log: Log, tmp_path: Path, format: str) -> None:
+    if os.geteuid():
+        pytest.skip("Only root can mount a disk that is small enough to be full.")
+    topic = log(*(Draft(value=os.urandom(30_000).hex()) for _ in range(60)))
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], check=False)
+    if mounted.returncode:
+        pytest.skip("This machine mounts nothing, so no disk can be made full.")
+    try:
+        with pytest.raises(CommandError, match="The disk is full") as raised:
+            run(topic, "--to", small, "--part", 20, format=format)
+        assert raised.value.returncode == 1
+        subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
+        run(topic, "--to", small, format=format)
+        assert read_back(small, format) == stored(topic)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A store that speaks S3, with a conditional PUT."""
+    address = f"http://127.0.0.1:{(port := free_port())}"
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stdout=quiet, stderr=quiet) as store:
+        try:
+            wait_until(lambda: listens(port))
+            urlopen(Request(f"{address}/lake", method="PUT")).close()
+            known = {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+            for name, value in known.items():
+                monkeypatch.setenv(name, value)
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                monkeypatch.setenv(name, "x")
+            yield "s3://lake/events"
+        finally:
+            store.kill()
+
+
+@pytest.mark.requirement("X15")
+def test_a_delta_table_may_be_in_an_object_store(log: Log, bucket: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(30)))
+
+    run(topic, "--to", bucket, "--part", 10, format="delta")
+    publish(topic, *range(5))
+    run(topic, "--to", bucket, "--compact", format="delta")
+
+    table = DeltaTable(f"{bucket}/{topic}")
+    assert sorted(table.to_pyarrow_table()["offset"].to_pylist()) == list(range(1, 36))
+    assert len(table.file_uris()) == 1
+
+
+@pytest.mark.requirement("X15")
+def test_of_many_that_append_to_an_object_store_at_once_one_wins(log: Log, bucket: str) -> None:
+    topic = log(Draft(value=1))
+    place, known = f"{bucket}/{topic}", incarnation(topic)
+    rivals = [DeltaEvents(place, str(topic), known) for _ in range(8)]
+    row = SCHEMA.empty_table().to_pylist() or [dict.fromkeys(SCHEMA.names)]
+
+    def append(rival: DeltaEvents) -> bool:
+        assert rival.mark() is None
+        start.wait(60)
+        try:
+            rival.append(pa.Table.from_pylist(row, SCHEMA).to_batches(), Mark(known, 2))
+        except Conflict:
+            return False
+        return True
+
+    start = Barrier(len(rivals))
+    with ThreadPoolExecutor(len(rivals)) as pool:
+        won = list(pool.map(append, rivals))
+
+    assert sum(won) == 1
+    assert DeltaTable(place).to_pyarrow_table().num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--by", "type"], "Tables are partitioned by day: leave --by out."),
+        (["--resume"], "--resume is not for --format delta: this process writes tables."),
+        (["--catalog", "x"], "--catalog is for --format iceberg."),
+        (["--follow", "--until", "3"], "--until ends an export, and --follow goes on: say one of them."),
+        (["--every", "0"], "--every is more than 0 seconds."),
+        (["--part", "0"], "--part is at least 1."),
+    ],
+)
+def test_what_cannot_be_exported_is_said(log: Log, tmp_path: Path, arguments: list[str], said: str) -> None:
+    topic = log(Draft(value=1))
+
+    with pytest.raises(CommandError) as raised:
+        run(topic, "--to", tmp_path, *arguments, format="delta")
+
+    assert said in str(raised.value)
+    assert raised.value.returncode == 2
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,23 @@
+"""One relay, to the broker that the test has started."""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+from django_events import Backoff, jetstream, kafka, redis_stream, relay, topic
+
+TARGETS: dict[str, Any] = {
+    "redis": lambda: redis_stream("parcels"),
+    "kafka": lambda: kafka("parcels"),
+    "nats": lambda: jetstream("parcels", stream="PARCELS"),
+}
+
+parcels = topic("parcels", partitions=2)
+relayed = relay(
+    parcels,
+    to=TARGETS[os.environ.get("RELAY_BROKER", "redis")](),
+    name="relayed",
+    batch_size=20,
+    lease=timedelta(seconds=2),
+    retry=Backoff(attempts=3, base=timedelta(milliseconds=100), cap=timedelta(milliseconds=500)),
+)

@@ -1,0 +1,47 @@
+"""Tables of a lakehouse, and how they are read back: by DuckDB, from the files that the newest version names."""
+
+from contextlib import closing
+from datetime import UTC
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from deltalake import DeltaTable
+from django.core.management import call_command
+from pyiceberg.catalog.sql import SqlCatalog
+
+COLUMNS = ('"offset"', "partition", "number", "timestamp", "type", "key", "value", "body", "metadata", "published_at")
+
+
+def run(*arguments: Any, format: str) -> str:
+    out = StringIO()
+    call_command("export_events", *map(str, arguments), "--format", format, stdout=out, stderr=StringIO())
+    return out.getvalue()
+
+
+def files_of(folder: Path, format: str, topic: str = "things") -> list[str]:
+    """The files of the newest version."""
+    if format == "delta":
+        return sorted(DeltaTable(str(folder / topic)).file_uris())
+    where = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+    with closing(SqlCatalog("django_events", **where)) as catalog:
+        found = catalog.load_table(("events", topic)).inspect.files().to_pylist()
+    return sorted(file["file_path"].removeprefix("file://") for file in found)
+
+
+def read_back(folder: Path, format: str, topic: str = "things") -> list[dict[str, Any]]:
+    """What a reader of the table sees, in order, with the column that names the topic."""
+    files = files_of(folder, format, topic)
+    if not files:
+        return []
+    with duckdb.connect() as reader:
+        reader.execute("SET TimeZone = 'UTC'")
+        found = reader.sql(
+            f"SELECT {', '.join(COLUMNS)} FROM read_parquet($files, hive_partitioning = false)", params={"files": files}
+        )
+        rows = [{"topic": topic, **row} for row in found.to_arrow_table().to_pylist()]
+    for row in rows:
+        for name in ("timestamp", "published_at"):
+            row[name] = row[name].astimezone(UTC)
+    return sorted(rows, key=lambda row: row["offset"])
