@@ -1,4 +1,4 @@
-"""How to get to a broker: what the settings have under its name, and errors without the secrets in it.
+"""How to get to a broker: what the settings have under its name, where events go, and errors without secrets.
 
     DJANGO_EVENTS = {"BROKERS": {"redis": {"host": "10.0.0.5", "password": env("REDIS_PASSWORD"), "ssl": True}}}
 
@@ -6,13 +6,14 @@ Options go to the broker's client as they are.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import unquote
 
 from django_events.conf import settings
-from django_events.exceptions import NotReady, did_you_mean
+from django_events.exceptions import MessageRefused, NotReady, did_you_mean
+from django_events.received import ReceivedEvent
 
 HIDDEN = "•••"
 LONGEST_REASON = 500
@@ -33,6 +34,21 @@ def check_package(package: str, extra: str) -> None:
     """NotReady if a client is not installed."""
     if find_spec(package) is None:
         raise NotReady(f"{package} is not installed: pip install 'django-events-pg[{extra}]'.")
+
+
+def name_of(
+    name: str | Callable[[ReceivedEvent], str], event: ReceivedEvent, allowed: re.Pattern[str], what: str
+) -> str:
+    """The name that a target has, or what its function says of an event; MessageRefused if that can be no name there.
+
+    Keys and types are chosen by those who publish, and what a broker refuses in them would hold up all events behind.
+    """
+    if isinstance(name, str):
+        return name
+    found = name(event)
+    if not isinstance(found, str) or not allowed.fullmatch(found):
+        raise MessageRefused(f"What the function of the target says of this event is not {what}.")
+    return found
 
 
 def said(error: BaseException, options: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ It needs nats-py: pip install 'django-events-pg[nats]'
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,14 +21,15 @@ from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from django_events.bridges.brokers import check_package, options_of, said, unmade
+from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
 from django_events.bridges.protocol import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady
 from django_events.received import ReceivedEvent
 
 SECONDS = 10.0  # for a connection and for the answers to a batch, where the settings don't say
 WRONG_LAST_SEQUENCE, TOO_LARGE = 10071, 10054  # the server's codes of errors
-NEWEST = "Relay-Newest"  # the newest event in front of a dead letter
+NEWEST, NEWEST_TIME = "Relay-Newest", "Relay-Newest-Time"  # the newest event in front of a dead letter
+SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
 UNQUOTED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')  # as in HTTP
 
 T = TypeVar("T")
@@ -46,8 +48,8 @@ class JetStream:
     broker: str = "nats"
 
     def problems(self) -> Iterator[str]:
-        if not callable(self.subject) and (not isinstance(self.subject, str) or not self.subject):
-            yield f"jetstream has {self.subject!r}, expected a subject, or a function of an event."
+        if not callable(self.subject) and not (isinstance(self.subject, str) and SUBJECT.fullmatch(self.subject)):
+            yield f"jetstream has {self.subject!r}, expected a subject, like 'shop.orders', or a function of an event."
         if not isinstance(self.stream, str) or not self.stream or set(self.stream) & set(" .*>/\\"):
             yield f"jetstream has stream={self.stream!r}, expected a name without spaces, dots, '*', '>' and slashes."
 
@@ -55,7 +57,9 @@ class JetStream:
         check_package("nats", "nats")
 
     def route(self, event: ReceivedEvent, partition: int | None) -> Route:
-        subject = self.subject if isinstance(self.subject, str) else self.subject(event)
+        subject = name_of(
+            self.subject, event, SUBJECT, "a subject: tokens without spaces, '*' and '>', with dots between them"
+        )
         if partition is None:
             return Route(subject, self.stream)
         return Route(f"{subject}.{partition}", f"{self.stream}-{partition}")
@@ -85,7 +89,7 @@ class JetStreamBridge:
         self._connection: Any = None
         self._context: Any = None
         self._sequences: dict[str, int] = {}  # of the last message, by stream
-        self._newest: dict[str, int] = {}  # the newest event, by stream
+        self._newest: dict[str, tuple[int, str]] = {}  # the newest event and its time, by stream
         self._inbox, self._asked = "", 0
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}  # by the subject on which it is expected
         self._loop = asyncio.new_event_loop()
@@ -143,7 +147,7 @@ class JetStreamBridge:
         except NotFoundError:
             raise TargetUnavailable(f"NATS {self._target.broker!r} has no stream {stream!r}: create it.") from None
         self._sequences[stream] = state.last_seq
-        self._newest[stream] = 0
+        self._newest[stream] = 0, ""
         if not state.messages:
             return None
         try:
@@ -158,11 +162,11 @@ class JetStreamBridge:
                 "streams of its own, and no other program may publish to them."
             )
         topic, _, number = address.rpartition("/")
+        time = headers.get("ce-time", "")
         if (newest := headers.get(NEWEST.lower())) is not None:
-            self._newest[stream] = int(newest)
-            return Newest(int(newest), f"{topic}/{newest}", relay=headers.get("ce-relay", ""))
-        self._newest[stream] = int(number)
-        published_at = datetime.fromisoformat(headers["ce-time"]) if "ce-time" in headers else None
+            number, address, time = newest, f"{topic}/{newest}", headers.get(NEWEST_TIME.lower(), "")
+        self._newest[stream] = int(number), time
+        published_at = datetime.fromisoformat(time) if time else None
         return Newest(int(number), address, published_at, headers.get("ce-relay", ""))
 
     async def _send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
@@ -183,7 +187,8 @@ class JetStreamBridge:
                 message = messages[sent - 1]
                 self._sequences[stream] = answer["seq"]
                 if not message.redriven:
-                    self._newest[stream] = max(self._newest.get(stream, 0), message.event_id)
+                    sent_last = message.event_id, message.attributes.get("time", "")
+                    self._newest[stream] = max(self._newest.get(stream, (0, "")), sent_last)
             else:
                 continue
             self._sequences.pop(stream, None)
@@ -247,7 +252,10 @@ class JetStreamBridge:
 
     def _headers(self, message: RelayMessage, stream: str, sequence: int) -> dict[str, str]:
         attributes = {f"ce-{name}": quote(text, safe=UNQUOTED) for name, text in message.attributes.items()}
-        redriven = {NEWEST: str(self._newest.get(stream, 0))} if message.redriven else {}
+        redriven = {}
+        if message.redriven:
+            newest, time = self._newest.get(stream, (0, ""))
+            redriven = {NEWEST: str(newest), NEWEST_TIME: time} if time else {NEWEST: str(newest)}
         return {
             **attributes,
             **message.headers,

@@ -12,18 +12,22 @@ value is null has no value, so a compacted topic forgets its key.
 It needs confluent-kafka: pip install 'django-events-pg[kafka]'
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from django_events.bridges.brokers import check_package, options_of, said, unmade
+from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
 from django_events.bridges.protocol import Newest, RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady
 from django_events.received import ReceivedEvent
 
 SECONDS = 10.0  # for the answers to a batch, where the settings don't say
+# Errors about what is in a record batch, by Kafka's names; the last one is the client's own.
+OF_A_BATCH = {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG", "_INVALID_DIFFERENT_RECORD"}
+NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +38,16 @@ class Kafka:
     broker: str = "kafka"
 
     def problems(self) -> Iterator[str]:
-        if not callable(self.topic) and (not isinstance(self.topic, str) or not self.topic):
+        if not callable(self.topic) and not (isinstance(self.topic, str) and NAME.fullmatch(self.topic)):
             yield f"kafka has {self.topic!r}, expected the name of a topic, or a function of an event."
 
     def check_installed(self) -> None:
         check_package("confluent_kafka", "kafka")
 
     def route(self, event: ReceivedEvent, partition: int | None) -> Route:
-        return Route(self.topic if isinstance(self.topic, str) else self.topic(event))
+        return Route(
+            name_of(self.topic, event, NAME, "the name of a topic: up to 249 letters, digits, dots, '_' and '-'")
+        )
 
     def bridge(self) -> "KafkaBridge":
         return KafkaBridge(self)
@@ -196,16 +202,7 @@ _UNANSWERED = object()
 
 def _is_of_its_batch(answer: Any) -> bool:
     """Whether an answer is about the content of a record batch, which may be another message's."""
-    from confluent_kafka import KafkaError
-
-    if answer is None or answer is _UNANSWERED:
-        return False
-    return answer.code() in {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_MSG,
-        KafkaError._INVALID_DIFFERENT_RECORD,
-    }
+    return answer is not None and answer is not _UNANSWERED and answer.name() in OF_A_BATCH
 
 
 def _headers(message: RelayMessage) -> list[tuple[str, bytes]]:

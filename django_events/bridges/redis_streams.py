@@ -10,19 +10,22 @@ it is added, or nothing, so no event is left out in front of one that was added.
 It needs redis: pip install 'django-events-pg[redis]'
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django_events.bridges.brokers import check_package, options_of, said, unmade
+from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
 from django_events.bridges.protocol import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import NotReady
 from django_events.received import ReceivedEvent
 
 SECONDS = 10.0  # for a connection and for an answer, where the settings don't say
 NOT_ABOVE = "equal or smaller than the target stream top item"
+NO_STREAM = "no such key"
+NAME = re.compile(r".+", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class RedisStream:
         check_package("redis", "redis")
 
     def route(self, event: ReceivedEvent, partition: int | None) -> Route:
-        name = self.stream if isinstance(self.stream, str) else self.stream(event)
+        name = name_of(self.stream, event, NAME, "the name of a stream: a text that is not empty")
         stream = name if partition is None else f"{name}:{partition}"
         return Route(stream, stream)
 
@@ -116,7 +119,7 @@ class RedisBridge:
             last_id = self._client.xinfo_stream(log)["last-generated-id"].decode()
             entries = self._client.xrevrange(log, count=1)
         except ResponseError as error:
-            if "no such key" in str(error).lower():
+            if NO_STREAM in str(error).lower():
                 return Newest(0)
             raise self._unavailable(error) from None
         except Exception as error:
@@ -126,7 +129,7 @@ class RedisBridge:
             return Newest(0)
         if not entries or entries[0][0].decode() != last_id:  # trimmed or deleted: Redis remembers the id alone
             return Newest(int(event_id))
-        fields = {name.decode(): value.decode("utf-8", "replace") for name, value in entries[0][1].items()}
+        fields = _texts(entries[0][1])
         address = fields.get("ce_id", "")
         if not address:
             raise TargetUnavailable(
@@ -135,7 +138,7 @@ class RedisBridge:
             )
         relay = fields.get("ce_relay", "")
         if again != "0":  # a dead letter behind the event that has this id
-            return Newest(int(event_id), f"{address.rpartition('/')[0]}/{event_id}", relay=relay)
+            address, fields = f"{address.rpartition('/')[0]}/{event_id}", self._entry(log, f"{event_id}-0")
         published_at = datetime.fromisoformat(fields["ce_time"]) if "ce_time" in fields else None
         return Newest(int(event_id), address, published_at, relay)
 
@@ -145,8 +148,8 @@ class RedisBridge:
         trim = {} if self._target.maxlen is None else {"maxlen": self._target.maxlen, "approximate": True}
         try:
             with self._client.pipeline(transaction=True) as batch:
-                for one in messages:
-                    batch.xadd(one.route.to, _fields(one), id=self._id(one), **trim)
+                for one, entry_id in zip(messages, self._ids(messages), strict=True):
+                    batch.xadd(one.route.to, _fields(one), id=entry_id, **trim)
                 answers = batch.execute(raise_on_error=False)
         except Exception as error:
             raise self._unavailable(error) from None
@@ -162,18 +165,38 @@ class RedisBridge:
             with suppress(Exception):
                 self._client.close()
 
-    def _id(self, message: RelayMessage) -> str:
-        """The entry's id. A dead letter comes behind what is there, which is asked each time."""
-        if not message.redriven:
-            return f"{message.event_id}-0"
+    def _ids(self, messages: Sequence[RelayMessage]) -> Iterator[str]:
+        """The ids of their entries. Dead letters come behind what is there, which is asked each time."""
+        last: dict[str, tuple[int, int]] = {}
+        for message in messages:
+            if not message.redriven:
+                yield f"{message.event_id}-0"
+                continue
+            stream = message.route.to
+            event_id, again = last[stream] if stream in last else self._last_id(stream)
+            last[stream] = event_id, again + 1
+            yield f"{event_id}-{again + 1}"
+
+    def _last_id(self, stream: str) -> tuple[int, int]:
+        """Both parts of the last id of a stream. Without a stream, a dead letter is in front of all events: `0-1`."""
         from redis.exceptions import ResponseError
 
         try:
-            last = self._client.xinfo_stream(message.route.to)["last-generated-id"].decode()
-        except ResponseError:
-            return "0-1"  # in front of all events: none of them is there
+            last = self._client.xinfo_stream(stream)["last-generated-id"].decode()
+        except ResponseError as error:
+            if NO_STREAM in str(error).lower():
+                return 0, 0
+            raise
         event_id, _, again = last.partition("-")
-        return f"{event_id}-{int(again) + 1}"
+        return int(event_id), int(again)
+
+    def _entry(self, stream: str, entry_id: str) -> dict[str, str]:
+        """What the entry with this id has; nothing if it is trimmed."""
+        try:
+            entries = self._client.xrange(stream, entry_id, entry_id)
+        except Exception as error:
+            raise self._unavailable(error) from None
+        return _texts(entries[0][1]) if entries else {}
 
     def _unavailable(self, error: BaseException) -> TargetUnavailable:
         if isinstance(error, TargetUnavailable):
@@ -186,3 +209,7 @@ def _fields(message: RelayMessage) -> dict[str, str | bytes]:
     headers: dict[str, str | bytes] = {name.replace("-", "_"): text for name, text in message.headers.items()}
     key: dict[str, str | bytes] = {} if message.key is None else {"key": message.key}
     return {**attributes, **headers, **key, "data": b"null" if message.body is None else message.body}
+
+
+def _texts(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in fields.items()}

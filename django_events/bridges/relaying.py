@@ -9,8 +9,10 @@ was killed or frozen, and a rewind.
 
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from django_events.bridges.messages import message_of
@@ -92,8 +94,8 @@ class Relaying:
             raise FailedAt(0, outage.note(error, events[0].address)) from None
         except Exception as error:  # of a bridge: whatever it is, no event is to blame
             self._drop()
-            said = TargetUnavailable(f"{type(error).__name__} in the bridge")
-            raise FailedAt(0, outage.note(said, events[0].address)) from error
+            said = TargetUnavailable(f"{type(error).__name__} in the bridge, {_place_of(error)}")
+            raise FailedAt(0, outage.note(said, events[0].address)) from None
         first = None if not batch.messages else batch.messages[0]
         if first is not None and (refused is None or refused[0] is not first):
             outage.over()
@@ -274,3 +276,9 @@ def _logged(using: str, topic: str, event_id: int) -> tuple[int, datetime | None
 
 def _index_of(events: Iterable[ReceivedEvent], event_id: int) -> int:
     return next(index for index, event in enumerate(events) if event.id == event_id)
+
+
+def _place_of(error: BaseException) -> str:
+    """Where it was raised. What it says is left out: only a bridge of this package knows what in it is secret."""
+    raised = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(raised.filename).name}:{raised.lineno}"

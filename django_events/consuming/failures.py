@@ -91,6 +91,8 @@ def judge(
     if isinstance(error, Ignore):
         return Failure(event, error, Verdict.IGNORE)
     if isinstance(error, RetryLater) and not error.counts:
+        if consumer.is_relay:  # workers that ended in an outage prove nothing: attempts are counted anew after it
+            event = event.with_attempt(1)
         return Failure(event, error, Verdict.RETRY, error.after, counts=False)
     # A payload that can't be read now can't be read later either: no attempt is worth it. Nor for one that is refused.
     if event.attempt >= consumer.retry.attempts or isinstance(error, UnreadableEvent | MessageRefused):

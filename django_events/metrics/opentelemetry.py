@@ -16,6 +16,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvid
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from django_events import __version__, telemetry
+from django_events.consuming.handlers import FailedAt
 from django_events.received import ReceivedEvent
 from django_events.retries import Ignore, RetryLater
 from django_events.telemetry import INSTRUMENTS, Instrument
@@ -138,7 +139,9 @@ class OpenTelemetryTracing:
 
 
 def _tell_of(span: trace.Span, error: BaseException) -> None:
-    """What a handler decided is no error."""
+    """What a handler decided is no error. What a relay says of its target is in the error that FailedAt has."""
+    if isinstance(error, FailedAt):
+        error = error.error
     if isinstance(error, Ignore | RetryLater):
         span.set_attribute("django_events.decision", "ignore" if isinstance(error, Ignore) else "retry_later")
         return

@@ -396,7 +396,10 @@ def _hung(using: str) -> Iterator[Finding]:
 
 
 def _retrying(using: str, standings: list[Standing]) -> Iterator[Finding]:
-    """Events that failed. One that is due already and is not attempted waits for a worker, or for a program."""
+    """Events that failed. One that is due already and is not attempted waits for a worker, or for a program.
+
+    One without attempts is not to blame, and has failed no time: a relay's target is down, say.
+    """
     failed = [(one, at) for one in standings if one.state == "retrying" and (at := one.retry_at) is not None]
     if not failed:
         return
@@ -408,24 +411,25 @@ def _retrying(using: str, standings: list[Standing]) -> Iterator[Finding]:
             "times": counted.times(one.attempts),
             "moment": moment(retry_at),
         }
-        if retry_at > now - LATE and not one.attempts:  # of a relay whose target is down: no attempt is counted
-            what = gettext("%(event)s and all behind it wait, next at %(moment)s.") % facts
-            remedy = gettext("To try again now: %(command)s") % {"command": _events("retry-now", one.consumer)}
-        elif retry_at > now - LATE:
-            what = gettext("%(event)s failed %(times)s, next at %(moment)s.") % facts
+        if retry_at > now - LATE:
+            what = gettext("%(event)s failed %(times)s, next at %(moment)s.")
+            if not one.attempts:
+                what = gettext("%(event)s and all behind it wait, next at %(moment)s.")
             remedy = gettext("To try again now: %(command)s") % {"command": _events("retry-now", one.consumer)}
         elif one.consumer_id in endpoints:
-            what = gettext("%(event)s failed %(times)s, is due since %(moment)s, and no process sends it.") % facts
+            what = gettext("%(event)s failed %(times)s, is due since %(moment)s, and no process sends it.")
             remedy = _is_running("run_webhooks")
         elif _is_for_claims(one):
-            what = gettext("%(event)s failed %(times)s, is due since %(moment)s, and no program claims it.") % facts
+            what = gettext("%(event)s failed %(times)s, is due since %(moment)s, and no program claims it.")
             remedy = gettext("Is the program running that claims from it? By hand: %(command)s") % {
                 "command": _events("claim", one.consumer)
             }
         else:
-            what = gettext("%(event)s failed %(times)s, is due since %(moment)s, and no worker takes it.") % facts
+            what = gettext("%(event)s failed %(times)s, is due since %(moment)s, and no worker takes it.")
+            if not one.attempts:
+                what = gettext("%(event)s and all behind it wait, due since %(moment)s, and no worker takes them.")
             remedy = _is_running(f"run_consumer {one.consumer}")
-        yield _of_partition(one, "retrying", f"{what} {one.error}", remedy)
+        yield _of_partition(one, "retrying", f"{what % facts} {one.error}", remedy)
 
 
 def _is_for_claims(one: Standing) -> bool:

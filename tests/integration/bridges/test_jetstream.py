@@ -1,12 +1,14 @@
 """Relays to a real NATS JetStream: what is sent, what is there already, what is refused, and what an outage costs."""
 
 import json
+from datetime import timedelta
 
 import pytest
 from django.test import override_settings
 
 from django_events import jetstream
 from django_events.bridges.relaying import Relaying
+from django_events.consuming.handlers import FailedAt
 from django_events.event_columns import EVENT
 from django_events.models import DeadLetter, Event
 from django_events.operations import redrive, rewind
@@ -19,6 +21,15 @@ pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requireme
 
 def addresses(nats, prefix="THINGS"):
     return [entry.address for entry in nats.entries(prefix)]
+
+
+def received(*, former=False):
+    """The events of the log, as a handler gets them, or as a former log had them under their ids."""
+    published_at, rows = EVENT.index("published_at"), []
+    for row in map(list, Event.objects.order_by("id").values_list(*EVENT)):
+        row[published_at] -= timedelta(hours=former)
+        rows.append(row)
+    return [ReceivedEvent("things", row, database="default") for row in rows]
 
 
 @pytest.fixture
@@ -203,8 +214,7 @@ def test_one_redrive_before_anything_else_hides_no_event_and_doubles_none(things
     """What a bridge knows of its target it has asked, and a dead letter that it sent tells it nothing."""
     fill_topic(things, *range(1, 7))
     relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
-    rows = Event.objects.order_by("id").values_list(*EVENT)
-    events = [ReceivedEvent("things", row, database="default") for row in rows]
+    events = received()
     first, second = Relaying(relay), Relaying(relay)
     first.redriven(events[2:3])
     first(events[:2])
@@ -215,3 +225,39 @@ def test_one_redrive_before_anything_else_hides_no_event_and_doubles_none(things
     second.close()
 
     assert addresses(nats) == [f"things/{n}" for n in (3, 1, 2, 4, 5, 6)]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["sent", "asked"])
+def test_a_log_made_anew_is_refused_also_behind_a_redriven_dead_letter(things, make_relay, nats, stream, known):
+    """A dead letter says which event is in front of it, and when that was published."""
+    fill_topic(things, *range(1, 7))
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
+    events = received(former=True)
+    before = Relaying(relay)
+    before([*events[:2], *events[3:5]])
+    if not known:
+        before.close()
+    before.redriven(events[2:3])
+    before.close()
+    now = Relaying(relay)
+    with pytest.raises(FailedAt) as failed:
+        now(received()[5:])
+    now.close()
+
+    assert "another event things/5" in str(failed.value.error)
+    assert addresses(nats) == [f"things/{n}" for n in (1, 2, 4, 5, 3)]
+
+
+@pytest.mark.parametrize("key", ["a b", "a\r\nPUB evil 0\r\n", "*", ">", "a..b", ""])
+def test_an_event_whose_key_makes_no_subject_is_refused_by_itself(things, make_relay, nats, key):
+    nats.add_stream("THINGS-0", "things.>")
+    fill_topic(things, 1, 2, key="a")
+    fill_topic(things, 3, key=key)
+    fill_topic(things, 4, key="a")
+    relay = make_relay(things, to=jetstream(lambda event: f"things.{event.key or ''}", stream="THINGS"))
+    serve_due(relay)
+
+    assert addresses(nats) == ["things/1", "things/2", "things/4"]
+    [letter] = dead_letters(relay)
+    assert (letter.event_id, letter.attempts) == (3, 1)
+    assert "is not a subject" in letter.error

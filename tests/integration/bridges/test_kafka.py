@@ -132,6 +132,20 @@ def test_an_option_that_is_wrong_is_named(things, make_relay, kafka):
     assert "no.such.option" in position_of(relay).error
 
 
+@pytest.mark.parametrize("key", ["a b", "..", "é", "x" * 250, ""])
+def test_an_event_whose_key_makes_no_topic_is_refused_by_itself(things, make_relay, kafka, key):
+    fill_topic(things, 1, 2, key="shop.things")
+    fill_topic(things, 3, key=key)
+    fill_topic(things, 4, key="shop.things")
+    relay = make_relay(things, to=kafka_topic(lambda event: event.key))
+    serve_due(relay)
+
+    assert addresses(kafka) == ["things/1", "things/2", "things/4"]
+    [letter] = dead_letters(relay)
+    assert (letter.event_id, letter.attempts) == (3, 1)
+    assert "is not the name of a topic" in letter.error
+
+
 @pytest.fixture
 def refusing(tmp_path):
     """A cluster in this process, whose answers a test can say: librdkafka's own functions, which Python lacks."""

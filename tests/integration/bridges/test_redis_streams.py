@@ -7,10 +7,15 @@ import pytest
 from django.test import override_settings
 
 from django_events import Backoff, redis_stream
+from django_events.bridges.protocol import Route
 from django_events.bridges.relaying import Relaying
 from django_events.checks import check_relays
+from django_events.consuming.handlers import FailedAt
 from django_events.event_columns import EVENT
 from django_events.models import DeadLetter, Event
+from django_events.models.functions import ClockTimestamp
+from django_events.observing.lag import standings
+from django_events.observing.problems import find_problems
 from django_events.operations import redrive, rewind
 from django_events.received import ReceivedEvent
 from django_events.retries import RetryLater
@@ -19,6 +24,7 @@ from tests.support.fix_consumers import (
     end_pauses,
     exhaust,
     position_of,
+    positions,
     run_once,
     serve_due,
     tell_workers,
@@ -32,6 +38,22 @@ pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requireme
 
 def addresses(redis, stream="*"):
     return [entry.address for entry in redis.entries(stream)]
+
+
+def received(*, former=False):
+    """The events of the log, as a handler gets them, or as a former log had them under their ids."""
+    published_at, rows = EVENT.index("published_at"), []
+    for row in map(list, Event.objects.order_by("id").values_list(*EVENT)):
+        row[published_at] -= timedelta(hours=former)
+        rows.append(row)
+    return [ReceivedEvent("things", row, database="default") for row in rows]
+
+
+def retrying():
+    """What is said of what is tried again, with what to do about it."""
+    found = find_problems("default", [], None, standings("default"))
+    [[what, remedy]] = [(one.what, one.remedy) for one in found if one.kind == "retrying"]
+    return what, remedy
 
 
 def test_each_event_is_an_entry_under_its_own_id(things, make_relay, redis):
@@ -211,14 +233,9 @@ def test_an_outage_counts_no_attempt_and_is_said_once(things, make_relay, redis,
 
 
 def test_one_process_says_once_that_its_target_is_away_and_once_that_it_is_back(things, make_relay, redis, caplog):
-    from django_events.bridges.relaying import Relaying
-    from django_events.consuming.handlers import FailedAt
-    from django_events.received import ReceivedEvent
-
     relay = make_relay(things, to=redis_stream("t"), retry=Backoff(base=timedelta(seconds=4)))
     fill_topic(things, 1)
-    [row] = Event.objects.values_list(*_columns())
-    event = ReceivedEvent("things", row, database="default")
+    [event] = received()
     relaying = Relaying(relay)
     redis.kill()
     pauses = []
@@ -242,12 +259,6 @@ def test_one_process_says_once_that_its_target_is_away_and_once_that_it_is_back(
     assert "can send again" in said[1]
     assert "3 tries" in said[1]
     assert 3 <= pauses[0] <= 4 < 6 <= pauses[1] <= 8 < 12 <= pauses[2] <= 16
-
-
-def _columns():
-    from django_events.event_columns import EVENT
-
-    return EVENT
 
 
 def test_a_redis_that_lost_what_it_acknowledged_gets_only_that_again(things, make_relay, redis, caplog):
@@ -392,8 +403,7 @@ def test_one_redrive_before_anything_else_hides_no_event_and_doubles_none(things
     """What a bridge knows of its target it has asked, and a dead letter that it sent tells it nothing."""
     fill_topic(things, *range(1, 7))
     relay = make_relay(things, to=redis_stream("t"))
-    rows = Event.objects.order_by("id").values_list(*EVENT)
-    events = [ReceivedEvent("things", row, database="default") for row in rows]
+    events = received()
     first, second = Relaying(relay), Relaying(relay)
     first.redriven(events[2:3])
     first(events[:2])
@@ -404,3 +414,132 @@ def test_one_redrive_before_anything_else_hides_no_event_and_doubles_none(things
     second.close()
 
     assert addresses(redis) == [f"things/{n}" for n in (3, 1, 2, 4, 5, 5, 6)]
+
+
+def test_several_redrives_together_have_ids_of_their_own_in_each_stream(things, make_relay, redis):
+    """Redis refuses an id that it has: with one id for two of them, all would be refused for ever."""
+    for n in range(1, 7):
+        fill_topic(things, n, type="odd" if n % 2 else "even")
+    relaying = Relaying(make_relay(things, to=redis_stream(lambda event: event.type)))
+    events = received()
+    relaying(events[4:])
+    relaying.redriven(events[:4])
+    relaying.close()
+
+    assert [(one.log, one.id, one.address) for one in redis.entries()] == [
+        ("even:0", "6-0", "things/6"),
+        ("even:0", "6-1", "things/2"),
+        ("even:0", "6-2", "things/4"),
+        ("odd:0", "5-0", "things/5"),
+        ("odd:0", "5-1", "things/1"),
+        ("odd:0", "5-2", "things/3"),
+    ]
+
+
+def test_a_log_made_anew_is_refused_also_behind_a_redriven_dead_letter(things, make_relay, redis):
+    """The dead letter says nothing of what is in front of it: the entry that the stream has there does."""
+    fill_topic(things, *range(1, 7))
+    relay = make_relay(things, to=redis_stream("t"))
+    events = received(former=True)
+    before = Relaying(relay)
+    before(events[:5])
+    before.redriven(events[2:3])
+    before.close()
+    now = Relaying(relay)
+    with pytest.raises(FailedAt) as failed:
+        now(received()[5:])
+    now.close()
+
+    assert "another event things/5" in str(failed.value.error)
+    assert len(redis.entries()) == 6
+
+
+def test_an_event_for_which_the_function_says_no_stream_is_refused_by_itself(things, make_relay, redis):
+    fill_topic(things, 1, 3, key="a")
+    fill_topic(things, 2)
+    fill_topic(things, 4, key="a")
+    relay = make_relay(things, to=redis_stream(lambda event: event.key))
+    serve_due(relay)
+
+    assert addresses(redis) == ["things/1", "things/2", "things/4"]
+    [letter] = dead_letters(relay)
+    assert (letter.event_id, letter.attempts) == (3, 1)
+    assert "is not the name of a stream" in letter.error
+
+
+def test_workers_that_end_in_an_outage_make_no_dead_letter_of_an_event(things, make_relay, redis):
+    """Each worker counts its attempt before it begins, and none of them comes to say that the target was down."""
+    relay = make_relay(things, to=redis_stream("t"), retry=Backoff(attempts=3, base=timedelta(hours=1)))
+    fill_topic(things, 1, 2)
+    redis.kill()
+    try:
+        for _ in range(4):
+            run_once(relay)
+            end_pauses(relay)
+            positions(relay).update(attempted=1, attempts=2)  # as two workers left it that were killed meanwhile
+        run_once(relay)
+    finally:
+        redis.start()
+
+    assert (position_of(relay).attempts, dead_letters(relay)) == (0, [])
+
+
+def test_an_outage_is_a_problem_that_names_no_failure(things, make_relay, redis):
+    relay = make_relay(things, to=redis_stream("t"))
+    fill_topic(things, 1, 2)
+    redis.kill()
+    try:
+        run_once(relay)
+    finally:
+        redis.start()
+    what, remedy = retrying()
+    assert what.startswith("partition 0: things/1 and all behind it wait, next at 20")
+    assert "Connection refused" in what
+    assert remedy == "To try again now: manage.py events retry-now relay"
+
+    positions(relay).update(retry_at=ClockTimestamp() - timedelta(hours=1))
+    what, remedy = retrying()
+    assert what.startswith("partition 0: things/1 and all behind it wait, due since 20")
+    assert "Z, and no worker takes them. TargetUnavailable: " in what
+    assert remedy == "Is one running? manage.py run_consumer relay"
+
+
+class Broken:
+    """A site's own target and bridge, with an error in it that says a secret."""
+
+    largest = None
+
+    def problems(self):
+        return iter(())
+
+    def check_installed(self):
+        pass
+
+    def route(self, event, partition):
+        return Route("paper")
+
+    def bridge(self):
+        return self
+
+    def open(self):
+        pass
+
+    def newest(self, log):
+        return None
+
+    def send(self, messages):
+        raise ConnectionError("no answer from worker:hunter-two")
+
+    def close(self):
+        pass
+
+
+def test_an_error_in_a_sites_own_bridge_is_an_outage_that_says_where_and_no_secret(things, make_relay, caplog):
+    relay = make_relay(things, to=Broken())
+    fill_topic(things, 1, 2)
+    with caplog.at_level("DEBUG"):
+        run_once(relay)
+
+    assert (position_of(relay).position, dead_letters(relay)) == (0, [])
+    assert "ConnectionError in the bridge, test_redis_streams.py:" in position_of(relay).error
+    assert "hunter-two" not in position_of(relay).error + caplog.text

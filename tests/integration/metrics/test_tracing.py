@@ -25,6 +25,7 @@ from django_events import (
     event_context,
     publish,
     publish_many,
+    redis_stream,
     telemetry,
 )
 from django_events.exceptions import InvalidEvent
@@ -32,7 +33,8 @@ from django_events.metrics.opentelemetry import OpenTelemetry, OpenTelemetryTrac
 from django_events.models import BufferedEvent, DeadLetter, Event
 from django_events.testing import drain
 from testproject.shop.models import Order, Payment, Product
-from tests.support.fix_consumers import write_order
+from tests.support.fix_consumers import run_once, write_order
+from tests.support.fix_queues import fill_topic
 from tests.support.fix_topics import transfer_all
 
 pytestmark = [pytest.mark.requirement("X10"), pytest.mark.usefixtures("transactional_db")]
@@ -378,3 +380,15 @@ def test_the_metrics_are_those_of_prometheus(traced: Traced, make_topic: Any, ma
     [handler] = found["django_events.handler"].data.data_points
     assert tuple(handler.explicit_bounds) == telemetry.SECONDS
     assert {one.split(".", 1)[1] for one in found} <= {one.name for one in telemetry.INSTRUMENTS}
+
+
+@pytest.mark.requirement("X20")
+def test_a_relay_whose_target_can_not_be_reached_has_decided_to_wait(
+    traced: Traced, things: Any, make_relay: Any
+) -> None:
+    fill_topic(things, 1)
+    run_once(make_relay(things, to=redis_stream("t", broker="unknown")))
+
+    span = traced.span("handle things")
+    assert span.attributes["django_events.decision"] == "retry_later"
+    assert (span.events, span.status.status_code) == ((), StatusCode.UNSET)
