@@ -3,9 +3,10 @@
     relay(orders, to=jetstream("shop.orders", stream="ORDERS"), name="orders-to-nats")   # ORDERS-0, ORDERS-1 …
 
 Each message says which sequence number the stream's last message has, and the server refuses it if that is another one.
-So of two workers one is refused, and so are all that follow a message that was refused. What the stream has is in the
-header `ce-id` of its last message. The streams belong to the relay: each partition has one, or one relay with
-`partitioned=False` fills one, and no other program may publish to them.
+So of two workers one is refused. Within a batch each message also names the one before it, so all that follow one that
+was refused are refused, too: by the number alone the third could fit a stream to which another worker has added two.
+What the stream has is in the header `ce-id` of its last message. The streams belong to the relay: each partition has
+one, or one relay with `partitioned=False` fills one, and no other program may publish to them.
 
 It needs nats-py: pip install 'django-events-pg[nats]'
 """
@@ -27,7 +28,7 @@ from django_events.exceptions import MessageRefused, NotReady
 from django_events.received import ReceivedEvent
 
 SECONDS = 10.0  # for a connection and for the answers to a batch, where the settings don't say
-WRONG_LAST_SEQUENCE, TOO_LARGE = 10071, 10054  # the server's codes of errors
+WRONG_LAST_MESSAGE, WRONG_LAST_SEQUENCE, TOO_LARGE = 10070, 10071, 10054  # the server's codes of errors
 NEWEST, NEWEST_TIME = "Relay-Newest", "Relay-Newest-Time"  # the newest event in front of a dead letter
 SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
 UNQUOTED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')  # as in HTTP
@@ -198,8 +199,9 @@ class JetStreamBridge:
         """Publish each with the number of the one before it; the answers, up to the first that is an error."""
         sequence, too_large = self._sequences[stream], None
         futures: list[asyncio.Future[dict[str, Any]]] = []
+        before: RelayMessage | None = None
         for message in messages:
-            headers = self._headers(message, stream, sequence)
+            headers = self._headers(message, stream, sequence, before)
             size = len(message.body or b"null") + sum(len(f"{name}: {text}\r\n") for name, text in headers.items()) + 14
             if size > self._connection.max_payload:
                 too_large = MessageRefused(
@@ -213,7 +215,7 @@ class JetStreamBridge:
             await self._connection.publish(
                 message.route.to, body, reply=f"{self._inbox}.{self._asked}", headers=headers
             )
-            sequence += 1
+            sequence, before = sequence + 1, message
         if futures:
             await asyncio.wait(futures, timeout=self._seconds)
             self._answers.clear()
@@ -233,7 +235,7 @@ class JetStreamBridge:
         if error is None:
             return answer
         words, code = error.get("description", ""), error.get("err_code")
-        if code == WRONG_LAST_SEQUENCE:
+        if code in (WRONG_LAST_SEQUENCE, WRONG_LAST_MESSAGE):
             self._sequences.pop(stream, None)
             raise Overtaken
         if code == TOO_LARGE:
@@ -250,16 +252,21 @@ class JetStreamBridge:
         else:
             future.set_result(json.loads(message.data))
 
-    def _headers(self, message: RelayMessage, stream: str, sequence: int) -> dict[str, str]:
+    def _headers(
+        self, message: RelayMessage, stream: str, sequence: int, before: RelayMessage | None
+    ) -> dict[str, str]:
         attributes = {f"ce-{name}": quote(text, safe=UNQUOTED) for name, text in message.attributes.items()}
         redriven = {}
         if message.redriven:
             newest, time = self._newest.get(stream, (0, ""))
             redriven = {NEWEST: str(newest), NEWEST_TIME: time} if time else {NEWEST: str(newest)}
+        # Of the first of a batch only the number: a server that was restarted may not know the id of its last message.
+        chained = {} if before is None else {"Nats-Expected-Last-Msg-Id": before.address}
         return {
             **attributes,
             **message.headers,
             **redriven,
+            **chained,
             "Nats-Msg-Id": message.address,
             "Nats-Expected-Stream": stream,
             "Nats-Expected-Last-Sequence": str(sequence),

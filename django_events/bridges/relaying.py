@@ -149,6 +149,8 @@ class Relaying:
             try:
                 answers = opened.bridge.send(left)
             except TargetUnavailable as error:
+                for message in left[: error.acknowledged]:
+                    self._note_taken(opened, message)
                 self._remember(error.ahead)
                 if 0 < error.acknowledged < len(left):
                     raise _Stuck(left[error.acknowledged], error) from None
@@ -167,10 +169,7 @@ class Relaying:
         refused: tuple[RelayMessage, Exception] | None = None
         for message, error in zip(messages, answers, strict=False):
             if error is None:
-                log, newest = message.route.log, opened.newest
-                if log and not message.redriven:  # a dead letter says nothing of what is in front of it
-                    newest[log] = max(newest.get(log, 0), message.event_id)
-                    self._acknowledged[log] = newest[log]
+                self._note_taken(opened, message)
                 if refused is not None:
                     self._remember([message.address])
             elif refused is None:
@@ -180,6 +179,13 @@ class Relaying:
                 raise TargetUnavailable("the bridge left messages unanswered")
             self._forget(messages)
         return refused
+
+    def _note_taken(self, opened: Opened, message: RelayMessage) -> None:
+        """Remember what a log of the target has acknowledged, also to notice later that it has lost it."""
+        log = message.route.log
+        if log and not message.redriven:  # a dead letter says nothing of what is in front of it
+            opened.newest[log] = max(opened.newest.get(log, 0), message.event_id)
+            self._acknowledged[log] = opened.newest[log]
 
     def _remember(self, addresses: Iterable[str]) -> None:
         for address in addresses:

@@ -261,3 +261,19 @@ def test_an_event_whose_key_makes_no_subject_is_refused_by_itself(things, make_r
     [letter] = dead_letters(relay)
     assert (letter.event_id, letter.attempts) == (3, 1)
     assert "is not a subject" in letter.error
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_a_worker_that_another_one_was_ahead_of_leaves_no_event_out(things, make_relay, nats, stream, ahead):
+    """What it sends first is refused, and what follows must be, too, though its number fits what the other added."""
+    fill_topic(things, *range(1, 9))
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
+    events = received()
+    one, other = Relaying(relay), Relaying(relay)
+    one(events[:1])
+    other(events[1 : 1 + ahead])
+    one(events[1 + ahead :])
+    one.close()
+    other.close()
+
+    assert addresses(nats) == [f"things/{n}" for n in range(1, 9)]

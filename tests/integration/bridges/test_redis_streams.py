@@ -7,7 +7,7 @@ import pytest
 from django.test import override_settings
 
 from django_events import Backoff, redis_stream
-from django_events.bridges.protocol import Route
+from django_events.bridges.protocol import Newest, Route, TargetUnavailable
 from django_events.bridges.relaying import Relaying
 from django_events.checks import check_relays
 from django_events.consuming.handlers import FailedAt
@@ -504,8 +504,8 @@ def test_an_outage_is_a_problem_that_names_no_failure(things, make_relay, redis)
     assert remedy == "Is one running? manage.py run_consumer relay"
 
 
-class Broken:
-    """A site's own target and bridge, with an error in it that says a secret."""
+class Own:
+    """A site's own target, which is its bridge, too."""
 
     largest = None
 
@@ -527,11 +527,44 @@ class Broken:
     def newest(self, log):
         return None
 
+    def close(self):
+        pass
+
+
+class Broken(Own):
+    """One with an error in it that says a secret."""
+
     def send(self, messages):
         raise ConnectionError("no answer from worker:hunter-two")
 
-    def close(self):
-        pass
+
+class Forgetful(Own):
+    """A broker that goes down in the middle of a batch, and comes back without the last event that it acknowledged."""
+
+    has = 0
+
+    def route(self, event, partition):
+        return Route("paper", "paper")
+
+    def newest(self, log):
+        return Newest(self.has)
+
+    def send(self, messages):
+        self.has = messages[0].event_id
+        raise TargetUnavailable("down", acknowledged=2)
+
+
+def test_a_target_that_lost_what_it_acknowledged_in_front_of_an_outage_is_noticed(things, make_relay):
+    fill_topic(things, *range(4))
+    relay = make_relay(things, to=Forgetful())
+    events, relaying = received(), Relaying(relay)
+    with pytest.raises(FailedAt) as first:
+        relaying(events)
+    with pytest.raises(FailedAt) as second:
+        relaying(events[first.value.index :])
+
+    assert first.value.index == 2
+    assert "was things/2, and is 1 now. Rewind to event 2" in str(second.value.error)
 
 
 def test_an_error_in_a_sites_own_bridge_is_an_outage_that_says_where_and_no_secret(things, make_relay, caplog):
