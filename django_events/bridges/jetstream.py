@@ -125,15 +125,22 @@ class JetStreamBridge:
 
     async def _connect(self, options: Mapping[str, Any]) -> None:
         import nats
+        from nats.errors import NoServersError
 
-        async def ignore(error: Exception) -> None:
-            """What goes wrong is said by what is awaited."""
+        refused: list[Exception] = []
 
-        # A connection that is lost ends the bridge: what was under way is asked about by the next one.
+        async def note(error: Exception) -> None:
+            """Why no server could be connected to, which NoServersError leaves out."""
+            refused[:] = [error]
+
+        # A connection that is lost ends the bridge: what was under way is asked about by the next one. And the client
+        # would try servers that refuse it for two minutes: the relay's own pauses are for that.
         defaults = {"connect_timeout": self._seconds, "name": "django-events"}
-        options = {**defaults, **options, "allow_reconnect": False, "error_cb": ignore}
+        alone = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
         try:
-            self._connection = await nats.connect(**options)
+            self._connection = await nats.connect(**{**defaults, **options, **alone, "error_cb": note})
+        except NoServersError as error:
+            raise TargetUnavailable(self._said(refused[0] if refused else error)) from None
         except (TypeError, ValueError, AttributeError) as error:  # before it connects
             raise TargetUnavailable(f"NATS {self._target.broker!r}: {unmade(error, self._options)}.") from None
         self._context = self._connection.jetstream(timeout=self._seconds)

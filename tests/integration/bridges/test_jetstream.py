@@ -80,6 +80,7 @@ def test_a_rewind_sends_nothing_again(things, make_relay, nats, stream):
     assert addresses(nats) == [f"things/{n}" for n in (1, 2, 3, 4)]
 
 
+@pytest.mark.slow
 def test_one_reader_fills_one_stream_by_subjects_of_each_event(lanes, make_relay, nats):
     nats.add_stream("LANES", "lanes.>")
     for key in "abcdefgh":
@@ -92,6 +93,7 @@ def test_one_reader_fills_one_stream_by_subjects_of_each_event(lanes, make_relay
     assert {one.id for one in entries} == {f"lanes.{key}" for key in "abcdefgh"}
 
 
+@pytest.mark.slow
 def test_what_was_read_and_deleted_is_not_sent_again_within_the_servers_window(things, make_relay, nats):
     """A work queue keeps no message that was taken: the server's own memory of ids is all there is."""
     nats.add_stream("THINGS-0", "shop.*.0")
@@ -128,6 +130,7 @@ def test_a_dead_letter_that_is_redriven_comes_behind_and_later_events_behind_it(
     assert not DeadLetter.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["server", "stream"])
 def test_a_message_that_is_too_large_is_refused_by_itself(things, make_relay, nats, limit):
     """Both by what the server says when a client connects, and by a stream's own limit, which it says afterwards."""
@@ -143,6 +146,7 @@ def test_a_message_that_is_too_large_is_refused_by_itself(things, make_relay, na
     assert letter.error.startswith("MessageRefused: ")
 
 
+@pytest.mark.slow
 def test_an_outage_counts_no_attempt(things, make_relay, nats, stream):
     relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
     fill_topic(things, 1, 2)
@@ -199,6 +203,7 @@ def test_a_stream_that_is_full_is_an_outage(things, make_relay, nats):
     assert addresses(nats) == ["things/3", "things/4"]
 
 
+@pytest.mark.slow
 def test_credentials_are_in_no_error(things, make_relay, nats):
     relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
     fill_topic(things, 1)
@@ -206,7 +211,7 @@ def test_credentials_are_in_no_error(things, make_relay, nats):
     with override_settings(DJANGO_EVENTS={"BROKERS": {"nats": secret}}):
         serve_due(relay)
 
-    assert position_of(relay).error
+    assert "Connect call failed" in position_of(relay).error
     assert "hunter-two" not in position_of(relay).error
 
 
@@ -227,6 +232,7 @@ def test_one_redrive_before_anything_else_hides_no_event_and_doubles_none(things
     assert addresses(nats) == [f"things/{n}" for n in (3, 1, 2, 4, 5, 6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False], ids=["sent", "asked"])
 def test_a_log_made_anew_is_refused_also_behind_a_redriven_dead_letter(things, make_relay, nats, stream, known):
     """A dead letter says which event is in front of it, and when that was published."""
@@ -248,6 +254,7 @@ def test_a_log_made_anew_is_refused_also_behind_a_redriven_dead_letter(things, m
     assert addresses(nats) == [f"things/{n}" for n in (1, 2, 4, 5, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["a b", "a\r\nPUB evil 0\r\n", "*", ">", "a..b", ""])
 def test_an_event_whose_key_makes_no_subject_is_refused_by_itself(things, make_relay, nats, key):
     nats.add_stream("THINGS-0", "things.>")

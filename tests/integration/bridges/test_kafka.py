@@ -44,6 +44,7 @@ def test_each_event_is_a_message_and_a_null_is_a_tombstone(things, make_relay, k
     }
 
 
+@pytest.mark.slow
 def test_the_order_of_a_key_is_kept_and_keys_are_spread(lanes, make_relay, kafka):
     for n in range(10):
         for key in "abcdefgh":
@@ -68,6 +69,7 @@ def test_a_message_that_is_too_large_is_refused_by_itself(things, make_relay, ka
     assert letter.error.startswith("MessageRefused: ")
 
 
+@pytest.mark.slow
 def test_a_dead_letter_that_is_redriven_comes_behind(things, make_relay, kafka):
     broken = [2]
     fill_topic(things, 1, 2, 3, key="k")
@@ -85,6 +87,7 @@ def test_a_dead_letter_that_is_redriven_comes_behind(things, make_relay, kafka):
     assert [entry.address for entry in kafka.entries("shop.things")] == ["things/1", "things/3", "things/2"]
 
 
+@pytest.mark.slow
 def test_an_outage_counts_no_attempt(things, make_relay, kafka):
     relay = make_relay(things, to=kafka_topic("shop.things"))
     fill_topic(things, 1, 2, key="k")
@@ -105,6 +108,7 @@ def test_an_outage_counts_no_attempt(things, make_relay, kafka):
     assert set(addresses(kafka)) == {"things/1", "things/2", "things/3", "things/4"}
 
 
+@pytest.mark.slow
 def test_credentials_are_in_no_error(things, make_relay):
     relay = make_relay(things, to=kafka_topic("shop.things"))
     fill_topic(things, 1)
@@ -132,6 +136,7 @@ def test_an_option_that_is_wrong_is_named(things, make_relay, kafka):
     assert "no.such.option" in position_of(relay).error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["a b", "..", "é", "x" * 250, ""])
 def test_an_event_whose_key_makes_no_topic_is_refused_by_itself(things, make_relay, kafka, key):
     fill_topic(things, 1, 2, key="shop.things")
@@ -174,6 +179,7 @@ def ends_at(servers, topic):
         consumer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE, 87])  # 87: INVALID_RECORD
 def test_a_record_batch_that_is_refused_makes_no_dead_letter_of_a_neighbour(things, make_relay, refusing, code):
     library, cluster, servers = refusing
@@ -188,6 +194,7 @@ def test_a_record_batch_that_is_refused_makes_no_dead_letter_of_a_neighbour(thin
     assert ends_at(servers, "good") == 5
 
 
+@pytest.mark.slow
 def test_a_topic_that_takes_nothing_doubles_nothing_in_the_others_and_pauses_grow(things, make_relay, refusing, caplog):
     library, cluster, servers = refusing
     library.rd_kafka_mock_topic_set_error(cluster, b"bad", 29)  # not authorized

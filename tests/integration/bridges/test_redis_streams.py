@@ -91,6 +91,7 @@ def test_a_rewind_sends_nothing_again(things, make_relay, redis):
     assert addresses(redis) == [f"things/{n}" for n in (1, 2, 3, 4)]
 
 
+@pytest.mark.slow
 def test_partitions_have_streams_of_their_own_and_one_reader_has_one(lanes, make_relay, redis):
     for key in "abcdefgh":
         fill_topic(lanes, 1, 2, key=key)
@@ -210,6 +211,7 @@ def test_a_dead_letter_that_is_redriven_comes_behind_and_later_events_behind_it(
     assert len(redis.entries()) == 6
 
 
+@pytest.mark.slow
 def test_an_outage_counts_no_attempt_and_is_said_once(things, make_relay, redis, caplog):
     relay = make_relay(things, to=redis_stream("t"), retry=Backoff(attempts=1, base=timedelta(hours=1)))
     redis.kill()
@@ -232,6 +234,7 @@ def test_an_outage_counts_no_attempt_and_is_said_once(things, make_relay, redis,
     assert position_of(relay).error == ""
 
 
+@pytest.mark.slow
 def test_one_process_says_once_that_its_target_is_away_and_once_that_it_is_back(things, make_relay, redis, caplog):
     relay = make_relay(things, to=redis_stream("t"), retry=Backoff(base=timedelta(seconds=4)))
     fill_topic(things, 1)
@@ -261,6 +264,7 @@ def test_one_process_says_once_that_its_target_is_away_and_once_that_it_is_back(
     assert 3 <= pauses[0] <= 4 < 6 <= pauses[1] <= 8 < 12 <= pauses[2] <= 16
 
 
+@pytest.mark.slow
 def test_a_redis_that_lost_what_it_acknowledged_gets_only_that_again(things, make_relay, redis, caplog):
     """A failover lost the last two. The connection that was there is gone, which by itself is no outage."""
     relay = make_relay(things, to=redis_stream("t"), retry=Backoff(base=timedelta(milliseconds=100)))
@@ -386,6 +390,7 @@ def test_a_broker_that_the_settings_lack_is_named(things, make_relay, redis):
     assert "Did you mean 'redis'" in position_of(relay).error
 
 
+@pytest.mark.slow
 def test_maxlen_trims_and_still_nothing_is_doubled(things, make_relay, redis):
     relay = make_relay(things, to=redis_stream("t", maxlen=100), batch_size=500)
     fill_topic(things, *range(2_000))
@@ -467,6 +472,7 @@ def test_an_event_for_which_the_function_says_no_stream_is_refused_by_itself(thi
     assert "is not the name of a stream" in letter.error
 
 
+@pytest.mark.slow
 def test_workers_that_end_in_an_outage_make_no_dead_letter_of_an_event(things, make_relay, redis):
     """Each worker counts its attempt before it begins, and none of them comes to say that the target was down."""
     relay = make_relay(things, to=redis_stream("t"), retry=Backoff(attempts=3, base=timedelta(hours=1)))
@@ -484,6 +490,7 @@ def test_workers_that_end_in_an_outage_make_no_dead_letter_of_an_event(things, m
     assert (position_of(relay).attempts, dead_letters(relay)) == (0, [])
 
 
+@pytest.mark.slow
 def test_an_outage_is_a_problem_that_names_no_failure(things, make_relay, redis):
     relay = make_relay(things, to=redis_stream("t"))
     fill_topic(things, 1, 2)
@@ -576,3 +583,18 @@ def test_an_error_in_a_sites_own_bridge_is_an_outage_that_says_where_and_no_secr
     assert (position_of(relay).position, dead_letters(relay)) == (0, [])
     assert "ConnectionError in the bridge, test_redis_streams.py:" in position_of(relay).error
     assert "hunter-two" not in position_of(relay).error + caplog.text
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_a_worker_that_another_one_was_ahead_of_leaves_no_event_out(things, make_relay, redis, ahead):
+    fill_topic(things, *range(1, 9))
+    relay = make_relay(things, to=redis_stream("t"))
+    events = received()
+    one, other = Relaying(relay), Relaying(relay)
+    one(events[:1])
+    other(events[1 : 1 + ahead])
+    one(events[ahead:])  # the other one has sent the first of these
+    one.close()
+    other.close()
+
+    assert addresses(redis) == [f"things/{n}" for n in range(1, 9)]
