@@ -106,7 +106,7 @@ def test_a_publisher(proxy: ByteProxy, things: declarations.DeclaredTopic):
     assert log_values(things) == [*range(len(CUTS_OF_ANSWER))]
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_a_buffered_writer(proxy: ByteProxy, things: declarations.DeclaredTopic, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(writer_threads, "PAUSES", Backoff(base=timedelta(milliseconds=5)))
     with BufferedWriter(things, using="wired") as writer:
@@ -121,7 +121,7 @@ def test_a_buffered_writer(proxy: ByteProxy, things: declarations.DeclaredTopic,
     assert log_values(things) == [*range(len(CUTS_OF_ANSWER))]
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_a_transfer(proxy: ByteProxy, things: declarations.DeclaredTopic):
     with closing(Listener("wired")) as listener, closing(TransferWorker("wired", listener)) as worker:
         with in_background(lambda stop: loop.run(worker, stop)):
