@@ -205,11 +205,23 @@ def _write(engine: Engine, wanted: Export, part: Part, journal: Parts, lock: Fol
         except OSError:  # another run clears what it finds
             journal.refuse_replaced()
             raise
+    if not _is_the_same(topic):
+        journal.give_up(attempt)
+        raise Refused(
+            f"Topic {topic.name!r} was made anew or removed while its events were written: they may be those of "
+            "another topic. What this run was writing doesn't count. Export to another folder."
+        )
     is_whole = rows == len(part) or wanted.allow_loss or is_compacted(topic, part.start, part.end, rows)
     if rows != sent or not is_whole:
         journal.give_up(attempt)
         raise Refused(f"{rows} of {len(part)} events of {part.folder} were written. Run the export again.")
     journal.finish(part, attempt, rows)
+
+
+def _is_the_same(topic: TopicLog) -> bool:
+    """Whether the name still means the topic that was looked at. Spark reads by name."""
+    now = topics.find(topic.connection, topics.TopicChoice(names=(topic.name,)), fail=False)
+    return [one.incarnation for one in now] == [topic.incarnation]
 
 
 def is_compacted(topic: TopicLog, start: int, end: int, rows: int) -> bool:

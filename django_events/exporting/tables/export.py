@@ -264,5 +264,5 @@ def opened(wanted: TableExport, log: TopicLog) -> EventTable:
         return DeltaEvents(f"{wanted.path}/{log.name}", log.name, log.incarnation)
     from django_events.exporting.tables.iceberg import IcebergEvents, configured, in_folder
 
-    catalog, namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
-    return IcebergEvents(catalog, namespace, log.name, log.incarnation)
+    namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
+    return IcebergEvents(namespace, log.name, log.incarnation)
