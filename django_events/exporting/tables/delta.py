@@ -124,7 +124,7 @@ class DeltaEvents:
                 if commit["version"] > kept:
                     raise self._set_back(mark, f"Restore version {commit['version']} or a later one to go on, or e")
                 break
-            if commit["operation"] == "RESTORE" and commit["version"] <= kept:
+            if commit.get("operation") == "RESTORE" and commit["version"] <= kept:
                 kept = int(commit["operationParameters"].get("version") or -1)  # -1: it was said as a time
         else:  # the history is cleaned up to there
             if not is_at(self._newest_offset(), mark):

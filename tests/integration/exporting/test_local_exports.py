@@ -230,18 +230,22 @@ def test_a_database_that_goes_away_meanwhile_is_told_apart(
     assert read_back(tmp_path) == stored(topic)
 
 
+@pytest.mark.parametrize("when", ["before it is read", "before it counts"])
 def test_a_topic_that_is_made_anew_meanwhile_is_refused(
-    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_topic: Any
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_topic: Any, when: str
 ) -> None:
     topic = log(*(Draft(value=n) for n in range(10)))
     write = local.LocalEngine.write
 
-    def then_anew(*arguments: Any) -> int:
-        rows = write(*arguments)
+    def anew(*arguments: Any) -> int:
+        if when == "before it counts":
+            rows = write(*arguments)
+            make_anew(topic, make_topic)
+            return rows
         make_anew(topic, make_topic)
-        return rows
+        return write(*arguments)
 
-    monkeypatch.setattr(local.LocalEngine, "write", then_anew)
+    monkeypatch.setattr(local.LocalEngine, "write", anew)
     with pytest.raises(CommandError, match="Topic 'things' was made anew or removed while its events were") as raised:
         run(topic, "--to", tmp_path)
 

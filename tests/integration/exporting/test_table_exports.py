@@ -414,6 +414,27 @@ def test_what_does_not_belong_together_is_said(log: Log, tmp_path: Path, format:
 
 
 @FORMATS
+def test_a_topic_that_is_made_anew_meanwhile_is_refused(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch, make_topic: Any
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    kind = DeltaEvents if format == "delta" else IcebergEvents
+    append = kind.append
+
+    def anew(*arguments: Any) -> None:
+        make_anew(topic, make_topic)
+        publish(topic, *range(10))
+        append(*arguments)
+
+    monkeypatch.setattr(kind, "append", anew)
+    with pytest.raises(CommandError, match="Topic 'things' was made anew or removed while its events were") as raised:
+        run(topic, "--to", tmp_path, format=format)
+
+    assert raised.value.returncode == 1
+    assert read_back(tmp_path, format) == []
+
+
+@FORMATS
 def test_what_retention_removed_is_said(log: Log, tmp_path: Path, format: str) -> None:
     topic = log(*(Draft(value=n) for n in range(50)), segment_size=100)
     run(topic, "--to", tmp_path, format=format)
