@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from django_events.exceptions import EventsMissing, Invalid, Refused
+from django_events.exceptions import EventsMissing, Invalid, NotReady, Refused
 from django_events.exporting.layout import TARGET
 from django_events.exporting.locking import FolderLock, alone
 from django_events.exporting.parts import Part, Parts
@@ -205,11 +205,32 @@ def _write(engine: Engine, wanted: Export, part: Part, journal: Parts, lock: Fol
         except OSError:  # another run clears what it finds
             journal.refuse_replaced()
             raise
+        except NotReady as error:  # a topic's table goes with it
+            if not is_the_same(topic):
+                raise made_anew(topic) from error
+            raise
+    if not is_the_same(topic):
+        journal.give_up(attempt)
+        raise made_anew(topic)
     is_whole = rows == len(part) or wanted.allow_loss or is_compacted(topic, part.start, part.end, rows)
     if rows != sent or not is_whole:
         journal.give_up(attempt)
         raise Refused(f"{rows} of {len(part)} events of {part.folder} were written. Run the export again.")
     journal.finish(part, attempt, rows)
+
+
+def is_the_same(topic: TopicLog) -> bool:
+    """Whether the name still means the topic that was looked at. Spark reads by name."""
+    now = topics.find(topic.connection, topics.TopicChoice(names=(topic.name,)), fail=False)
+    return [one.incarnation for one in now] == [topic.incarnation]
+
+
+def made_anew(topic: TopicLog) -> Refused:
+    """The error for a topic that isn't any more what it was at the start of the run."""
+    return Refused(
+        f"Topic {topic.name!r} was made anew or removed while its events were written: they may be those of another "
+        "topic. What this run was writing doesn't count. Export to another place."
+    )
 
 
 def is_compacted(topic: TopicLog, start: int, end: int, rows: int) -> bool:

@@ -25,18 +25,25 @@ EVERY, PATIENCE = 1.0, 30.0  # seconds: between two looks, and for the server to
 class FolderLock:
     """A lock that goes with its connection, whatever happens."""
 
-    def __init__(self, connection: Connection, path: str) -> None:
-        self._connection, self._path = connection, path
+    def __init__(self, dsn: Dsn, connection: Connection, path: str) -> None:
+        self._dsn, self._connection, self._path = dsn, connection, path
         self._lost = False
 
     def check(self) -> None:
-        """Refused if the lock is lost."""
+        """Refused if the lock is lost, or OperationalError if the database can't be reached any more."""
         self._lost = self._lost or not self._answers()
-        if self._lost:
-            raise Refused(
-                f"The connection to the database was lost, and with it the lock on {self._path}. What was being "
-                "written doesn't count, and readers don't see it. Run it again."
-            )
+        if not self._lost:
+            return
+        said = (
+            f"The connection to the database was lost, and with it the lock on {self._path}. What was being written "
+            "doesn't count, and readers don't see it. Run it again."
+        )
+        try:
+            with self._dsn.connected():
+                pass
+        except psycopg.OperationalError as error:
+            raise psycopg.OperationalError(f"{said} {error}") from None
+        raise Refused(said)
 
     @contextmanager
     def watched(self, cancel: Callable[[], object]) -> Iterator[None]:
@@ -64,8 +71,8 @@ class FolderLock:
     def _refuse(self, error: Exception) -> None:
         try:
             self.check()
-        except Refused as refused:
-            raise refused from error
+        except (Refused, psycopg.OperationalError) as lost:
+            raise lost from error
 
     def _watch(self, over: threading.Event, cancel: Callable[[], object]) -> None:
         while not over.wait(EVERY):
@@ -102,4 +109,4 @@ def alone(dsn: Dsn, path: str) -> Iterator[FolderLock]:
         [[mine]] = fetch(connection, SQL.lock_export, path=key(path))
         if not mine:
             raise InUse(f"Another export_events or stream_events writes to {path}. Wait for it, or stop it first.")
-        yield FolderLock(connection, path)
+        yield FolderLock(dsn, connection, path)

@@ -19,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 from django_events.exceptions import EventsError, Invalid, UnknownName
 from django_events.exporting.paths import PATTERN, spelled, split
 from django_events.phrases import duration
+from django_events.reading.dsn import HIDDEN
 from django_events.workers.loop import Exit
 
 PACKAGES = {"deltalake", "pyiceberg", "sqlalchemy", "pyspark", "pyarrow", "pandas", "numpy", "py4j"}
@@ -28,7 +29,14 @@ LOCKED = (
     "a commit has it until it goes on or ends. Nothing was added. End that process and run the same again, or keep the "
     "tables in a catalogue of your own, by --catalog."
 )
-OF_TABLES = {"_internal", "deltalake", "pyiceberg", "sqlalchemy"}  # the first is the part of deltalake in Rust
+# The first is the part of deltalake in Rust; the last ones are how PyIceberg asks a catalogue and an object store.
+OF_TABLES = {"_internal", "deltalake", "pyiceberg", "sqlalchemy", "requests", "urllib3", "botocore", "aiobotocore"}
+# What the libraries of tables may quote of an address or of their settings.
+CONFIDENTIAL = r"(?:password|passwd|secret|token|credential|access.?key|account.?key|\bsig)"
+SECRETS = (
+    re.compile(r"(?P<before>://[^\s/:@'\"]*:)[^\s'\"]+(?=@)"),
+    re.compile(rf"(?P<before>{CONFIDENTIAL}[\w.-]*['\"]?\s*[=:]\s*['\"]?)[^\s,;&'\")}}]+", re.IGNORECASE),
+)
 # What a file system says that is no mistake of ours.
 OF_DISKS = {
     ENOSPC: FULL,
@@ -128,6 +136,8 @@ def explained(extra: str = "spark") -> Iterator[None]:
     except OSError as error:
         if isinstance(error, ConnectionError):
             raise _of_spark(error) from error
+        if type(error).__module__.partition(".")[0] in OF_TABLES:  # those of requests are OSErrors
+            raise _of_a_table(error) from None
         if error.errno not in OF_DISKS:
             raise
         where = f" ({error.filename})" if error.filename else ""
@@ -135,7 +145,7 @@ def explained(extra: str = "spark") -> Iterator[None]:
     except Exception as error:
         module = type(error).__module__.partition(".")[0]
         if module in OF_TABLES:
-            raise _of_a_table(error) from error
+            raise _of_a_table(error) from None  # whose text may have a password
         if module not in ("pyspark", "py4j", "grpc"):
             raise
         raise _of_spark(error) from error
@@ -143,6 +153,8 @@ def explained(extra: str = "spark") -> Iterator[None]:
 
 def _of_a_table(error: Exception) -> CommandError:
     said = " ".join(str(error).split())
+    for secret in SECRETS:
+        said = secret.sub(rf"\g<before>{HIDDEN}", said)
     if "database is locked" in said:
         return CommandError(LOCKED, returncode=Exit.FAILED)
     if "No space left on device" in said or "disk is full" in said:

@@ -30,7 +30,7 @@ HOW = ("killed", "frozen", "without its lock")
 
 
 @pytest.mark.requirement("X1")
-@pytest.mark.parametrize("round", [pytest.param(n, marks=pytest.mark.quick) if n < len(HOW) else n for n in range(30)])
+@pytest.mark.parametrize("round", [pytest.param(n, marks=pytest.mark.slow) if n < len(HOW) else n for n in range(30)])
 def test_each_event_is_in_the_files_once(log: Callable[..., Any], tmp_path: Path, round: int) -> None:
     topic = log(*(Draft(value={"n": n}, type=f"t{n % 5}") for n in range(EVENTS)))
     rng, how, out = random.Random(round), HOW[round % len(HOW)], tmp_path / "out"

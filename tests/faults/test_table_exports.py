@@ -25,7 +25,7 @@ FORMATS = pytest.mark.parametrize("format", ["delta", "iceberg"])
 
 @FORMATS
 @pytest.mark.requirement("X15")
-@pytest.mark.parametrize("round", [pytest.param(n, marks=pytest.mark.quick) if n < len(HOW) else n for n in range(30)])
+@pytest.mark.parametrize("round", [pytest.param(n, marks=pytest.mark.slow) if n < len(HOW) else n for n in range(30)])
 def test_each_event_is_in_the_table_once(log: Callable[..., Any], tmp_path: Path, format: str, round: int) -> None:
     topic = log(*(Draft(value={"n": n}, type=f"t{n % 5}") for n in range(EVENTS)))
     rng, how, out = random.Random(round), HOW[round % len(HOW)], tmp_path / "out"
@@ -73,7 +73,7 @@ def tried(*words: Any, format: str) -> str:
 
 
 @FORMATS
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.requirement("X15")
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_a_follower_goes_on_until_it_is_stopped(

@@ -27,6 +27,7 @@ from django_events.exporting.storage import OfDisk
 from django_events.models import Event
 from tests.spark.test_batch import HOSTILE, collected, drop_first_segment, publish, stored
 from tests.spark.test_streaming import cut_back, make_anew
+from tests.support.small_disks import enlarge, small_disk
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "spark")
 
@@ -204,24 +205,39 @@ def test_a_file_in_the_way_is_said(log: Callable[..., Any], tmp_path: Path) -> N
         run(topic, "--to", tmp_path / "file/below")
 
 
+@pytest.mark.requirement("X1")
+def test_a_topic_that_is_made_anew_meanwhile_is_refused(
+    log: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_topic: Any
+) -> None:
+    from django_events.spark.exporting.engine import SparkEngine
+
+    topic = log(*(Draft(value=n) for n in range(10)))
+    write = SparkEngine.write
+
+    def anew(*arguments: Any) -> int:  # Spark finds the topic by its name, and there are as many events
+        make_anew(topic, make_topic)
+        publish(topic, *range(100, 110))
+        return write(*arguments)
+
+    monkeypatch.setattr(SparkEngine, "write", anew)
+    with pytest.raises(CommandError, match="Topic 'things' was made anew or removed while its events were") as raised:
+        run(topic, "--to", tmp_path)
+
+    assert raised.value.returncode == 1
+    assert Parts(OfDisk(), str(tmp_path)).done == {}
+    assert list(tmp_path.glob("topic=*")) == []
+
+
 def test_a_full_disk_is_said_and_finished_later(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
-    if os.geteuid():
-        pytest.skip("Only root can mount a disk that is small enough to be full.")
     topic = log(*(Draft(value=os.urandom(30_000).hex()) for _ in range(60)))
     small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], check=False)
-    if mounted.returncode:
-        pytest.skip("This machine mounts nothing, so no disk can be made full.")
-    try:
+    with small_disk(small):
         with pytest.raises(CommandError, match="The disk is full") as raised:
             run(topic, "--to", small, "--part", 20)
         assert raised.value.returncode == 1
-        subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
+        enlarge(small)
         run(topic, "--to", small, "--resume")
         assert exported(spark, small) == stored(topic)
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
 
 
 def test_another_way_needs_another_folder(log: Callable[..., Any], tmp_path: Path, make_topic: Any) -> None:

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pytest
 from django.core.management import call_command
+from django.db import connection
+
+from django_events.management.commands import export_events
+from django_events.reading.rows import RangeReader
+from tests.spark.test_export import url
+from tests.support.proxies import Proxy
 
 COLUMNS = ("topic", "partition", '"offset"', "number", "timestamp", "type", "key", "value", "body", "metadata")
 
@@ -15,6 +22,19 @@ def run(*arguments: Any, command: str = "export_events") -> str:
     out, err = StringIO(), StringIO()
     call_command(command, *map(str, arguments), engine="local", stdout=out, stderr=err)
     return out.getvalue()
+
+
+def through_what_goes_away(patched: pytest.MonkeyPatch) -> None:
+    """Have a command reach the database by what ends for good when the first events are read."""
+    proxy = Proxy(url(connection.get_connection_params()))
+    read_by = RangeReader.read_by
+
+    def read_nothing(*arguments: Any) -> Any:
+        proxy.close()
+        yield from read_by(*arguments)
+
+    patched.setattr(export_events, "dsn_of", lambda using: proxy.url)
+    patched.setattr(RangeReader, "read_by", read_nothing)
 
 
 def read_back(folder: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """A topic as a Delta table, by delta-rs: no Spark, no Java.
 
 Its mark is Delta's own: the version of an application's transaction, which a commit sets together with its files. Two
-commits that set the same one conflict, whatever the retries.
+commits that set the same one conflict, whatever the retries. RESTORE sets the rows back and leaves the mark, so each
+append also says its mark in the history, which tells whether it was undone.
 """
 
 import re
@@ -13,15 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSelector, PyFileSystem
 
 from django_events.exceptions import Refused
-from django_events.exporting.tables.table import Conflict, Mark, new_columns
+from django_events.exporting.paths import split
+from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, new_columns
 from django_events.exporting.writing import COMPARED, ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
 
 DAY = pa.field("day", pa.date32())  # of `timestamp`, in UTC: Delta has no partitions that aren't columns
 WITH_DAY = SCHEMA.append(DAY)
 DESCRIPTION = "Events of topic {topic}, by django_events. Incarnation: {incarnation}"
 DESCRIBED = re.compile(r"by django_events\. Incarnation: (\S+)")
+COMMITS_PER_CHECKPOINT = 10  # as Spark has it; delta-rs would write one for each 100
+FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many each time after
 
 
 class DeltaEvents:
@@ -30,6 +36,7 @@ class DeltaEvents:
     def __init__(self, place: str, topic: str, incarnation: str) -> None:
         self._place, self._topic, self._incarnation = place, topic, incarnation
         self._table = self._opened()
+        self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
 
     def mark(self) -> Mark | None:
         self._table.update_incremental()
@@ -40,11 +47,15 @@ class DeltaEvents:
                 "another folder."
             )
         last = self._table.transaction_version(_name(self._topic, found[1]))
-        return Mark(found[1], last + 1 if last is not None else 0) if last is not None else None
+        if last is None:
+            return None
+        mark = Mark(found[1], last + 1)
+        self._refuse_set_back(mark)
+        return mark
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
         known = pa.schema(self._table.schema().to_arrow())
-        lacking = new_columns(known, self._place)
+        differs = bool(new_columns(known, self._place)) or len(known) > len(WITH_DAY)  # another tool may add columns
         failed: list[BaseException] = []
         source = pa.RecordBatchReader.from_batches(WITH_DAY, _noted(_with_day(events), failed))
         transaction = Transaction(_name(self._topic, mark.incarnation), mark.next - 1)
@@ -53,9 +64,11 @@ class DeltaEvents:
                 self._table,
                 source,
                 mode="append",
-                schema_mode="merge" if lacking else None,
+                schema_mode="merge" if differs else None,
                 writer_properties=WRITER,
-                commit_properties=CommitProperties(app_transactions=[transaction]),
+                commit_properties=CommitProperties(
+                    custom_metadata={NEXT: str(mark.next)}, app_transactions=[transaction]
+                ),
             )
         except CommitFailedError as error:
             raise Conflict(str(error)) from error
@@ -86,7 +99,10 @@ class DeltaEvents:
                     partition_by=[DAY.name],
                     name=self._topic,
                     description=DESCRIPTION.format(topic=self._topic, incarnation=self._incarnation),
-                    configuration={"delta.dataSkippingStatsColumns": ",".join(COMPARED)},
+                    configuration={
+                        "delta.dataSkippingStatsColumns": ",".join(COMPARED),
+                        "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
+                    },
                 )
             except DeltaError:  # another run may have made it meanwhile
                 if not DeltaTable.is_deltatable(self._place):
@@ -94,9 +110,52 @@ class DeltaEvents:
         return DeltaTable(self._place)
 
     def _refuse_foreign(self) -> None:
-        folder = Path(self._place)
-        if folder.is_dir() and (found := sorted(path.name for path in folder.iterdir() if path.name != "_delta_log")):
+        if found := sorted(name for name in _names(self._place) if name != "_delta_log"):
             raise Refused(f"{self._place} holds {found[0]!r}, and is no Delta table. Take an empty folder.")
+
+    def _refuse_set_back(self, mark: Mark) -> None:
+        """Refused if a RESTORE has undone the append that set the mark."""
+        version = self._table.version()
+        if version == self._whole_at:
+            return
+        kept = version  # the newest version whose rows are there
+        for commit in self._commits():
+            if commit.get(NEXT) == str(mark.next):
+                if commit["version"] > kept:
+                    raise self._set_back(mark, f"Restore version {commit['version']} or a later one to go on, or e")
+                break
+            if commit.get("operation") == "RESTORE" and commit["version"] <= kept:
+                kept = int(commit["operationParameters"].get("version") or -1)  # -1: it was said as a time
+        else:  # the history is cleaned up to there
+            if not is_at(self._newest_offset(), mark):
+                raise self._set_back(mark, "E")
+        self._whole_at = version
+
+    def _set_back(self, mark: Mark, advice: str) -> Refused:
+        return Refused(
+            f"{self._place} was set back to an earlier version: by its mark it has the events up to {mark.next - 1}, "
+            f"and the newest of them are gone. Nothing was added. {advice}xport to another place."
+        )
+
+    def _commits(self) -> Iterator[dict[str, Any]]:
+        """The history, the newest commit first, and only as much of it as is asked for."""
+        seen, limit = 0, FEW
+        while len(found := self._table.history(limit)) > seen:
+            yield from found[seen:]
+            seen, limit = len(found), limit * MORE
+
+    def _newest_offset(self) -> int | None:
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        return pc.max(files["max.offset"]).as_py() if "max.offset" in files.column_names else None
+
+
+def _names(place: str) -> list[str]:
+    """The names in a folder, or below a prefix of an object store."""
+    if split(place)[0] in ("", "file"):
+        folder = Path(split(place)[2])
+        return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    store = PyFileSystem(DeltaStorageHandler(place))
+    return [found.base_name for found in store.get_file_info(FileSelector("", allow_not_found=True))]
 
 
 def _name(topic: str, incarnation: str) -> str:

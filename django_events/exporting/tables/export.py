@@ -16,8 +16,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from django_events.exceptions import EventsMissing, Refused
-from django_events.exporting.export import BEGINNING, END, bytes_per_row, is_compacted
+from django_events.exceptions import EventsMissing, NotReady, Refused
+from django_events.exporting.export import BEGINNING, END, bytes_per_row, is_compacted, is_the_same, made_anew
 from django_events.exporting.layout import TARGET
 from django_events.exporting.local import Connections
 from django_events.exporting.locking import alone
@@ -218,6 +218,10 @@ class _Run:
                 if now == before:
                     continue  # a commit of another kind, like compaction
                 raise self._replaced(log) from None
+            except NotReady as error:  # a topic's table goes with it
+                if not is_the_same(log):
+                    raise made_anew(log) from error
+                raise
             except Exception:
                 # The answer may be lost, and the commit there.
                 if table.mark() != mark:
@@ -264,5 +268,5 @@ def opened(wanted: TableExport, log: TopicLog) -> EventTable:
         return DeltaEvents(f"{wanted.path}/{log.name}", log.name, log.incarnation)
     from django_events.exporting.tables.iceberg import IcebergEvents, configured, in_folder
 
-    catalog, namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
-    return IcebergEvents(catalog, namespace, log.name, log.incarnation)
+    namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
+    return IcebergEvents(namespace, log.name, log.incarnation)

@@ -3,10 +3,12 @@
 Its mark is a property of the table, which a commit sets together with its snapshot. A commit says on which snapshot it
 stands, and the catalogue refuses it if there is a newer one. PyIceberg would then append to the newer one, four times
 by default, and two exporters at once would double every event without a word: `commit.retry.num-retries` is 0.
+A rollback sets the snapshot back and leaves the properties, so each snapshot says its mark too.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,12 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform
 
 from django_events.exceptions import Invalid, Refused
-from django_events.exporting.tables.table import Conflict, Mark, new_columns
+from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, new_columns
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
 
 NAMESPACE = "events"
 CATALOG = "catalog.db"
-INCARNATION, NEXT = "django-events.incarnation", "django-events.next"
+INCARNATION = "django-events.incarnation"
 NO_RETRIES = {TableProperties.COMMIT_NUM_RETRIES: "0"}
 PROPERTIES = {
     **NO_RETRIES,
@@ -37,20 +39,29 @@ PROPERTIES = {
 MERGED = 64 << 20  # bytes of files that one commit of `compact` rewrites in memory
 
 
-def in_folder(folder: str) -> tuple[Catalog, str]:
+@dataclass(frozen=True)
+class Namespace:
+    """Where in a catalogue the tables are; and in which folder, if the catalogue is there too."""
+
+    catalog: Catalog
+    name: str
+    folder: str | None = None
+
+
+def in_folder(folder: str) -> Namespace:
     """A catalogue in the folder of its tables, in SQLite: for one machine."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     found = sorted(path.name for path in Path(folder).iterdir() if path.name != "lost+found")
     if found and CATALOG not in found:
         raise Refused(f"{folder} holds {found[0]!r}, and no catalogue that knows of it. Take an empty folder.")
     catalog = SqlCatalog("django_events", uri=f"sqlite:///{folder}/{CATALOG}", warehouse=f"file://{folder}")
-    return catalog, NAMESPACE
+    return Namespace(catalog, NAMESPACE, folder)
 
 
-def configured(name: str, namespace: str) -> tuple[Catalog, str]:
+def configured(name: str, namespace: str) -> Namespace:
     """A catalogue that PyIceberg is told of, by `.pyiceberg.yaml` or the environment."""
     try:
-        return load_catalog(name), namespace
+        return Namespace(load_catalog(name), namespace)
     except ValueError:  # its text has the address, and with it a password
         raise Invalid(
             f"PyIceberg can't open catalogue {name!r}. Expected its address in .pyiceberg.yaml, or as "
@@ -62,29 +73,36 @@ def configured(name: str, namespace: str) -> tuple[Catalog, str]:
 class IcebergEvents:
     """An Iceberg table in a catalogue."""
 
-    def __init__(self, catalog: Catalog, namespace: str, topic: str, incarnation: str) -> None:
-        self._catalog, self._name = catalog, (namespace, topic)
+    def __init__(self, namespace: Namespace, topic: str, incarnation: str) -> None:
+        self._catalog, self._name, self._folder = namespace.catalog, (namespace.name, topic), namespace.folder
         try:
-            catalog.create_namespace_if_not_exists(namespace)
+            self._catalog.create_namespace_if_not_exists(namespace.name)
             self._table = self._opened(incarnation)
+            self._refuse_copied()
         except BaseException:
-            catalog.close()
+            self._catalog.close()
             raise
 
     def mark(self) -> Mark | None:
-        self._table.refresh()
+        self._table = self._loaded()
+        self._refuse_copied()
         known = self._table.properties
         if INCARNATION not in known:
             raise Refused(
                 f"{self._place} is an Iceberg table that no export has made: readers would take both together. Take "
                 "another namespace."
             )
-        return Mark(known[INCARNATION], int(known[NEXT])) if NEXT in known else None
+        if NEXT not in known:
+            return None
+        mark = Mark(known[INCARNATION], int(known[NEXT]))
+        self._refuse_set_back(mark)
+        return mark
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
         self._make_ready()
         table = pa.Table.from_batches(events, SCHEMA)
-        self._commit(lambda change: change.append(table), {INCARNATION: mark.incarnation, NEXT: str(mark.next)})
+        said = {INCARNATION: mark.incarnation, NEXT: str(mark.next)}
+        self._commit(lambda change: change.append(table, snapshot_properties=said), said)
 
     def _make_ready(self) -> None:
         """Give the table what an append needs; Conflict if it isn't any more what `mark` has seen.
@@ -110,16 +128,15 @@ class IcebergEvents:
         return snapshot.snapshot_id if snapshot else None, known.get(INCARNATION), known.get(NEXT)
 
     def compact(self, target_size: int) -> int:
-        self._table.refresh()
-        fewer = 0
+        mark, fewer = self.mark(), 0
         for first, last, files in list(self._small(target_size)):
-            self._merge(f"offset >= {first} AND offset <= {last}")
+            self._merge(f"offset >= {first} AND offset <= {last}", {NEXT: str(mark.next)} if mark else {})
             fewer += files - 1
         return fewer
 
-    def _merge(self, within: str) -> None:
+    def _merge(self, within: str, said: dict[str, str]) -> None:
         merged = self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow()).sort_by("offset")
-        self._commit(lambda change: change.overwrite(merged, within), {})
+        self._commit(lambda change: change.overwrite(merged, within, snapshot_properties=said), {})
 
     def close(self) -> None:
         self._catalog.close()
@@ -130,12 +147,49 @@ class IcebergEvents:
 
     def _opened(self, incarnation: str) -> Table:
         try:
-            return self._catalog.load_table(self._name)
+            return self._loaded()
         except NoSuchTableError:
             pass
         with suppress(TableAlreadyExistsError, CommitFailedException):  # another run may have made it meanwhile
             self._make({**PROPERTIES, INCARNATION: incarnation})
-        return self._catalog.load_table(self._name)
+        return self._loaded()
+
+    def _loaded(self) -> Table:
+        try:
+            return self._catalog.load_table(self._name)
+        except FileNotFoundError as error:
+            raise Refused(
+                f"The catalogue has {self._place}, and its files are not where it says: {error} Were they moved? "
+                "A catalogue has whole addresses. Move them back, or export to another place."
+            ) from error
+
+    def _refuse_copied(self) -> None:
+        """Refused if the catalogue in the folder tells of a table elsewhere: it would write to the original."""
+        known = (self._table.location(), self._table.metadata_location)
+        if self._folder and not all(one.startswith(f"file://{self._folder}/") for one in known):
+            raise Refused(
+                f"{self._folder} is a copy: by its catalogue {self._place} is at {known[0]}, where this export would "
+                "write too. Nothing was added. Export to that place, or to an empty folder."
+            )
+
+    def _refuse_set_back(self, mark: Mark) -> None:
+        """Refused if the current snapshot doesn't build on the one that set the mark."""
+        snapshot, said = self._table.current_snapshot(), None
+        while snapshot is not None and said is None:  # those of other tools say none
+            said = snapshot.summary.additional_properties.get(NEXT) if snapshot.summary else None
+            before = snapshot.parent_snapshot_id
+            snapshot = self._table.snapshot_by_id(before) if before is not None else None
+        # Where all that said one are expired, the rows tell.
+        if said != str(mark.next) and (said is not None or not is_at(self._newest_offset(), mark)):
+            raise Refused(
+                f"{self._place} was set back to an earlier snapshot: by its mark it has the events up to "
+                f"{mark.next - 1}, and the newest of them are gone. Nothing was added. Set it to the snapshot that has "
+                f"{NEXT} = {mark.next} in its summary, if that is not expired, or export to another place."
+            )
+
+    def _newest_offset(self) -> int | None:
+        bounds = [_bounds(file)[1] for file in self._table.inspect.data_files().to_pylist()]
+        return max((one for one in bounds if one is not None), default=None)
 
     def _make(self, properties: dict[str, str]) -> None:
         making = self._catalog.create_table_transaction(self._name, SCHEMA, properties=properties)
@@ -170,6 +224,6 @@ class IcebergEvents:
                 group.append(file)
 
 
-def _bounds(file: dict[str, Any]) -> tuple[int, int]:
+def _bounds(file: dict[str, Any]) -> tuple[int | None, int | None]:
     offset = file["readable_metrics"]["offset"]
     return offset["lower_bound"], offset["upper_bound"]

@@ -23,6 +23,9 @@ SAME = {
 }
 
 
+NEXT = "django-events.next"  # what a commit calls its mark, where people and `mark()` look what happened
+
+
 class Conflict(Exception):
     """Another commit came first; nothing was added."""
 
@@ -39,7 +42,10 @@ class EventTable(Protocol):
     """A table of the events of one topic."""
 
     def mark(self) -> Mark | None:
-        """The mark as it is now; None if the table has none yet. What is appended follows what was seen here."""
+        """The mark as it is now; None if the table has none yet. What is appended follows what was seen here.
+
+        Refused if the table was set back, so that rows are gone which the mark says are there.
+        """
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
         """Add events and set the mark, in one commit; Conflict if another commit came first.
@@ -52,6 +58,11 @@ class EventTable(Protocol):
 
     def close(self) -> None:
         """Give back what is open."""
+
+
+def is_at(newest: int | None, mark: Mark) -> bool:
+    """Whether the rows of a table reach its mark, where its history doesn't."""
+    return newest is not None and newest >= mark.next - 1
 
 
 def new_columns(known: pa.Schema, place: str) -> list[pa.Field]:

@@ -24,8 +24,10 @@ from django_events.exporting.storage import OfDisk
 from django_events.models import Event
 from tests.spark.test_batch import HOSTILE, drop_first_segment, publish, stored
 from tests.spark.test_export import part_of, plan, url
-from tests.support.local_exports import left_over, read_back, run
+from tests.spark.test_streaming import make_anew
+from tests.support.local_exports import left_over, read_back, run, through_what_goes_away
 from tests.support.processes import wait_until
+from tests.support.small_disks import enlarge, small_disk
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -34,7 +36,9 @@ Log = Callable[..., Any]
 
 @pytest.mark.requirement("X1")
 @pytest.mark.requirement("H8")
-@pytest.mark.parametrize("by", ["day", "day,type", "month,hour,type", "none"])
+@pytest.mark.parametrize(
+    "by", ["day", *(pytest.param(by, marks=pytest.mark.slow) for by in ("day,type", "month,hour,type", "none"))]
+)
 def test_files_hold_what_postgresql_holds(log: Log, tmp_path: Path, by: str) -> None:
     types = ("order.placed", "", "2026", "with space/and=more%", "\N{SNOWMAN}")
     drafts = [Draft(value=value, type=types[n % 5], key=str(n)) for n, value in enumerate(HOSTILE * 3)]
@@ -106,6 +110,7 @@ def test_files_are_made_to_be_read_fast(log: Log, tmp_path: Path, monkeypatch: p
     assert groups[0].column(writing.SCHEMA.get_field_index("value")).statistics is None
 
 
+@pytest.mark.slow
 def test_files_get_the_size_that_is_wanted(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = log(*(Draft(value=os.urandom(500).hex()) for _ in range(2_000)))
     monkeypatch.setattr(writing, "BYTES_PER_GROUP", 50_000)
@@ -147,24 +152,17 @@ def test_an_object_store_needs_spark(log: Log) -> None:
     assert raised.value.returncode == 2
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_finished_later(log: Log, tmp_path: Path) -> None:
-    if os.geteuid():
-        pytest.skip("Only root can mount a disk that is small enough to be full.")
     topic = log(*(Draft(value=os.urandom(30_000).hex()) for _ in range(60)))
     small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], check=False)
-    if mounted.returncode:
-        pytest.skip("This machine mounts nothing, so no disk can be made full.")
-    try:
+    with small_disk(small):
         with pytest.raises(CommandError, match="The disk is full") as raised:
             run(topic, "--to", small, "--part", 20)
         assert raised.value.returncode == 1
-        subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
+        enlarge(small)
         run(topic, "--to", small, "--resume")
         assert read_back(small) == stored(topic)
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
 
 
 def test_what_retention_removed_is_said(log: Log, tmp_path: Path) -> None:
@@ -218,6 +216,45 @@ def test_a_lock_that_is_lost_while_threads_write_notes_nothing(
     assert read_back(tmp_path) == stored(topic)
 
 
+def test_a_database_that_goes_away_meanwhile_is_told_apart(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(500)))
+
+    with monkeypatch.context() as patched:
+        through_what_goes_away(patched)
+        with pytest.raises(CommandError, match=r"with it the lock on .* Run it again\. .* can't be reached") as raised:
+            run(topic, "--to", tmp_path, "--threads", 1)
+    assert raised.value.returncode == 75
+    run(topic, "--to", tmp_path)
+    assert read_back(tmp_path) == stored(topic)
+
+
+@pytest.mark.parametrize("when", ["before it is read", "before it counts"])
+def test_a_topic_that_is_made_anew_meanwhile_is_refused(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_topic: Any, when: str
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    write = local.LocalEngine.write
+
+    def anew(*arguments: Any) -> int:
+        if when == "before it counts":
+            rows = write(*arguments)
+            make_anew(topic, make_topic)
+            return rows
+        make_anew(topic, make_topic)
+        return write(*arguments)
+
+    monkeypatch.setattr(local.LocalEngine, "write", anew)
+    with pytest.raises(CommandError, match="Topic 'things' was made anew or removed while its events were") as raised:
+        run(topic, "--to", tmp_path)
+
+    assert raised.value.returncode == 1
+    assert Parts(OfDisk(), str(tmp_path)).done == {}
+    assert read_back(tmp_path) == []
+
+
+@pytest.mark.slow
 def test_neither_spark_nor_java_is_needed(log: Log, tmp_path: Path) -> None:
     topic = log(Draft(value=1))
     program = (
@@ -242,13 +279,21 @@ def test_neither_spark_nor_java_is_needed(log: Log, tmp_path: Path) -> None:
     assert read_back(tmp_path) == stored(topic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_a_sentence(log: Log, tmp_path: Path, number: int) -> None:
     topic = log(*(Draft(value=n) for n in range(6_000)))
     words = [sys.executable, "testproject/manage.py", "export_events", str(topic), "--to", str(tmp_path / "out")]
     words += ["--engine", "local", "--part", "200"]
     environment = {**os.environ, "DATABASE_URL": url(connection.get_connection_params()), "PYTHONPATH": "."}
-    with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    # A shell starts what it puts into the background with SIGINT ignored, and this test may be there.
+    with subprocess.Popen(
+        words,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    ) as process:
         wait_until(lambda: any(tmp_path.glob("out/topic=*/ids=*")) or process.poll() is not None)
         process.send_signal(number)
         _, said = process.communicate(timeout=60)

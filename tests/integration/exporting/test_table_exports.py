@@ -1,6 +1,8 @@
 """Topics as tables of a lakehouse: each event once, as PostgreSQL has it, whatever else writes."""
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,29 +14,35 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake import Field as DeltaField
 from django.core.management import CommandError
+from pyiceberg.types import StringType
 
 from django_events import Draft
 from django_events.exceptions import Refused
 from django_events.exporting.tables.delta import DeltaEvents
-from django_events.exporting.tables.iceberg import IcebergEvents, in_folder
+from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.exporting.writing import SCHEMA
 from tests.spark.test_batch import HOSTILE, drop_first_segment, publish, stored
 from tests.spark.test_export import incarnation
 from tests.spark.test_streaming import cut_back, make_anew
+from tests.support.local_exports import through_what_goes_away
 from tests.support.processes import free_port, listens, wait_until
+from tests.support.small_disks import enlarge, small_disk
 from tests.support.tables import files_of, read_back, run
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
 Log = Callable[..., Any]
-FORMATS = pytest.mark.parametrize("format", ["delta", "iceberg"])
+FORMATS = pytest.mark.parametrize("format", ["delta", pytest.param("iceberg", marks=pytest.mark.slow)])
+BOTH = pytest.mark.parametrize("format", ["delta", "iceberg"])  # of the guarantees
 
 
-@FORMATS
+@BOTH
 @pytest.mark.requirement("X15")
 @pytest.mark.requirement("H8")
 def test_a_table_holds_what_postgresql_holds(log: Log, tmp_path: Path, format: str) -> None:
@@ -80,6 +88,7 @@ def test_several_topics_are_several_tables(log: Log, tmp_path: Path, format: str
     assert read_back(tmp_path, format, "c") == stored("c")
 
 
+@pytest.mark.slow
 @FORMATS
 @pytest.mark.requirement("X15")
 def test_small_files_are_merged(log: Log, tmp_path: Path, format: str) -> None:
@@ -97,13 +106,186 @@ def test_small_files_are_merged(log: Log, tmp_path: Path, format: str) -> None:
     assert read_back(tmp_path, format) == stored(topic)
 
 
+@pytest.mark.slow
+@FORMATS
+def test_of_a_table_that_others_changed_small_files_are_merged_too(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=n, key=str(n)) for n in range(100)))
+    run(topic, "--to", tmp_path, "--part", 10, format=format)
+    if format == "delta":
+        table = DeltaTable(f"{tmp_path}/{topic}")
+        table.alter.add_columns(DeltaField("note", "string"))
+        table.delete("key = '7'")
+    else:
+        with closing(in_folder(str(tmp_path)).catalog) as catalog:
+            known = catalog.load_table((NAMESPACE, str(topic)))
+            with known.update_schema() as update:
+                update.add_column("note", StringType())
+            foreign = {"note": ["no event"], "timestamp": pa.array([None], SCHEMA.field("timestamp").type)}
+            known.append(pa.table(foreign))
+            known.delete("key = '7'")
+
+    run(topic, "--to", tmp_path, "--compact", format=format)
+
+    assert len(files_of(tmp_path, format)) == (1 if format == "delta" else 2)
+    found = (pq.read_table(file, columns=["offset"], partitioning=None) for file in files_of(tmp_path, format))
+    offsets = sorted(one for file in found for one in file["offset"].to_pylist() if one is not None)
+    assert offsets == [n for n in range(1, 101) if n != 8]
+    publish(topic, 1)
+    assert run(topic, "--to", tmp_path, format=format).startswith("Exported 1 events")
+
+
+@pytest.mark.slow
+@FORMATS
+def test_a_stop_ends_the_merging(log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        log(*(Draft(value=n) for n in range(20)), name=name)
+    run("a", "b", "--to", tmp_path, "--part", 10, format=format)
+    kind = DeltaEvents if format == "delta" else IcebergEvents
+    compact = kind.compact
+
+    def stopped(self: Any, target_size: int) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return compact(self, target_size)
+
+    monkeypatch.setattr(kind, "compact", stopped)
+    said = run("a", "b", "--to", tmp_path, "--compact", format=format)
+
+    assert "Files that were merged: 1." in said
+    assert sorted(len(files_of(tmp_path, format, name)) for name in ("a", "b")) == [1, 2]
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("between", ["runs", pytest.param("two commits of a run", marks=pytest.mark.slow)])
+def test_a_table_that_was_set_back_is_refused(
+    log: Log, tmp_path: Path, format: str, between: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(30)))
+    words = (topic, "--to", tmp_path, "--part", 10)
+    with monkeypatch.context() as patched:
+        if between != "runs":
+            kind = DeltaEvents if format == "delta" else IcebergEvents
+            append, times = kind.append, []
+
+            def after_it_was_set_back(self: Any, *arguments: Any) -> None:
+                times.append(1)
+                if len(times) == 3:
+                    set_back(tmp_path, format, topic, to=1)
+                append(self, *arguments)
+
+            patched.setattr(kind, "append", after_it_was_set_back)
+            with pytest.raises(CommandError, match="was set back to an earlier"):
+                run(*words, format=format)
+        else:
+            run(*words, format=format)
+            set_back(tmp_path, format, topic, to=1)
+
+    publish(topic, 1)
+    with pytest.raises(CommandError, match=r"was set back to an earlier .* it has the events up to \d0, and") as raised:
+        run(*words, format=format)
+    assert raised.value.returncode == 1
+    with pytest.raises(CommandError, match="was set back to an earlier"):
+        run(*words, "--compact", format=format)
+    assert [row["offset"] for row in read_back(tmp_path, format)] == list(range(1, 11))
+
+    set_back(tmp_path, format, topic, to=3 if between == "runs" else 2)  # or rather forward again
+    run(*words, format=format)
+    assert read_back(tmp_path, format) == stored(topic)
+
+
+def set_back(folder: Path, format: str, topic: Any, *, to: int) -> None:
+    """Set a table back to how it was after so many commits of events."""
+    if format == "delta":
+        DeltaTable(f"{folder}/{topic}").restore(to)
+        return
+    with closing(in_folder(str(folder)).catalog) as catalog:
+        known = catalog.load_table((NAMESPACE, str(topic)))
+        with known.manage_snapshots() as manage:
+            manage.set_current_snapshot(known.metadata.snapshots[to - 1].snapshot_id)
+
+
+@pytest.mark.slow
+@FORMATS
+@pytest.mark.parametrize("is_set_back", [False, True])
+def test_where_the_history_is_removed_the_rows_tell(log: Log, tmp_path: Path, format: str, is_set_back: bool) -> None:
+    topic = log(*(Draft(value=n) for n in range(30)))
+    run(topic, "--to", tmp_path, "--part", 10, format=format)
+    if is_set_back:
+        set_back(tmp_path, format, topic, to=2)
+    if format == "delta":
+        table = DeltaTable(f"{tmp_path}/{topic}")
+        table.optimize.compact()
+        table.create_checkpoint()
+        for version in range(table.version()):
+            (tmp_path / f"{topic}/_delta_log/{version:020d}.json").unlink()
+    else:
+        with closing(in_folder(str(tmp_path)).catalog) as catalog:
+            known = catalog.load_table((NAMESPACE, str(topic)))
+            whole = known.scan().to_arrow()
+            known.overwrite(whole)  # as a tool that compacts
+            keep = known.refresh().current_snapshot().snapshot_id
+            others = [one.snapshot_id for one in known.metadata.snapshots if one.snapshot_id != keep]
+            known.maintenance.expire_snapshots().by_ids(others).commit()
+    publish(topic, 1)
+
+    if not is_set_back:
+        run(topic, "--to", tmp_path, format=format)
+        assert read_back(tmp_path, format) == stored(topic)
+        return
+    with pytest.raises(CommandError, match="was set back to an earlier"):
+        run(topic, "--to", tmp_path, format=format)
+
+
+@pytest.mark.requirement("X15")
+def test_a_copied_folder_of_iceberg_is_refused_and_a_moved_one_too(log: Log, tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path / "lake", format="iceberg")
+    shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+    publish(topic, 1)
+    with pytest.raises(
+        CommandError, match=r"/copy is a copy: by its catalogue table events\.things is at file:.*/lake/"
+    ):
+        run(topic, "--to", tmp_path / "copy", format="iceberg")
+    assert len(read_back(tmp_path / "lake", "iceberg")) == 10
+
+    (tmp_path / "lake").rename(tmp_path / "moved")
+    with pytest.raises(CommandError, match=r"its files are not where it says: .* Were they moved\?") as raised:
+        run(topic, "--to", tmp_path / "moved", format="iceberg")
+    assert raised.value.returncode == 1
+    (tmp_path / "moved").rename(tmp_path / "lake")
+    run(topic, "--to", tmp_path / "lake", format="iceberg")
+    assert read_back(tmp_path / "lake", "iceberg") == stored(topic)
+
+
+def test_a_copied_folder_of_delta_is_a_table_of_its_own(log: Log, tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path / "lake", format="delta")
+    shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+    publish(topic, 1)
+
+    run(topic, "--to", tmp_path / "copy", format="delta")
+
+    assert read_back(tmp_path / "copy", "delta") == stored(topic)
+    assert len(read_back(tmp_path / "lake", "delta")) == 10
+
+
+@pytest.mark.slow
+def test_delta_writes_checkpoints_by_itself(log: Log, tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(12)))
+
+    run(topic, "--to", tmp_path, "--part", 1, format="delta")
+
+    found = sorted(path.name for path in (tmp_path / f"{topic}/_delta_log").glob("*.checkpoint.parquet"))
+    assert found == [f"{9:020d}.checkpoint.parquet"]
+
+
 def table_of(folder: Path, format: str, topic: Any) -> EventTable:
     if format == "delta":
         return DeltaEvents(f"{folder}/{topic}", str(topic), incarnation(topic))
-    return IcebergEvents(*in_folder(str(folder)), str(topic), incarnation(topic))
+    return IcebergEvents(in_folder(str(folder)), str(topic), incarnation(topic))
 
 
-@FORMATS
+@BOTH
 @pytest.mark.requirement("X15")
 @pytest.mark.parametrize("first_time", [True, False])
 def test_of_two_that_append_at_the_same_point_one_fails(
@@ -124,12 +306,12 @@ def test_of_two_that_append_at_the_same_point_one_fails(
 
 
 @pytest.mark.requirement("X15")
-@pytest.mark.parametrize("change", ["property", "column"])
+@pytest.mark.parametrize("change", ["property", pytest.param("column", marks=pytest.mark.slow)])
 def test_of_two_that_change_the_table_first_one_fails(log: Log, tmp_path: Path, change: str) -> None:
     topic = log(*(Draft(value=n) for n in range(10)))
     run(topic, "--to", tmp_path, format="iceberg")
-    catalog, namespace = in_folder(str(tmp_path))
-    table = catalog.load_table((namespace, str(topic)))
+    catalog = in_folder(str(tmp_path)).catalog
+    table = catalog.load_table((NAMESPACE, str(topic)))
     if change == "property":
         with table.transaction() as changing:
             changing.remove_properties("commit.retry.num-retries")
@@ -172,6 +354,7 @@ def test_a_commit_of_another_kind_in_between_is_no_rival(
     assert read_back(tmp_path, format) == stored(topic)
 
 
+@pytest.mark.slow
 @FORMATS
 def test_what_is_read_in_part_is_not_committed(
     log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
@@ -196,6 +379,22 @@ def test_what_is_read_in_part_is_not_committed(
     assert read_back(tmp_path, format) == stored(topic)
 
 
+@pytest.mark.parametrize("end", [[], ["--follow"]])
+def test_a_database_that_goes_away_is_told_apart(
+    log: Log, tmp_path: Path, end: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+
+    with monkeypatch.context() as patched:
+        through_what_goes_away(patched)
+        with pytest.raises(CommandError, match=r"with it the lock on .* Run it again\. .* can't be reached") as raised:
+            run(topic, "--to", tmp_path, *end, format="delta")
+    assert raised.value.returncode == 75
+    assert read_back(tmp_path, "delta") == []
+    run(topic, "--to", tmp_path, format="delta")
+    assert read_back(tmp_path, "delta") == stored(topic)
+
+
 @FORMATS
 def test_what_does_not_belong_together_is_said(log: Log, tmp_path: Path, format: str, make_topic: Any) -> None:
     topic = log(*(Draft(value=n) for n in range(10)))
@@ -212,6 +411,27 @@ def test_what_does_not_belong_together_is_said(log: Log, tmp_path: Path, format:
     (tmp_path / "files/things/other.parquet").touch()
     with pytest.raises(CommandError, match="Take an empty folder"):
         run(topic, "--to", tmp_path / "files", format=format)
+
+
+@FORMATS
+def test_a_topic_that_is_made_anew_meanwhile_is_refused(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch, make_topic: Any
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    kind = DeltaEvents if format == "delta" else IcebergEvents
+    append = kind.append
+
+    def anew(*arguments: Any) -> None:
+        make_anew(topic, make_topic)
+        publish(topic, *range(10))
+        append(*arguments)
+
+    monkeypatch.setattr(kind, "append", anew)
+    with pytest.raises(CommandError, match="Topic 'things' was made anew or removed while its events were") as raised:
+        run(topic, "--to", tmp_path, format=format)
+
+    assert raised.value.returncode == 1
+    assert read_back(tmp_path, format) == []
 
 
 @FORMATS
@@ -252,25 +472,18 @@ def test_a_column_is_added_and_another_type_refused(
         run(topic, "--to", tmp_path, format=format)
 
 
+@pytest.mark.slow
 @FORMATS
 def test_a_full_disk_is_said_and_finished_later(log: Log, tmp_path: Path, format: str) -> None:
-    if os.geteuid():
-        pytest.skip("Only root can mount a disk that is small enough to be full.")
     topic = log(*(Draft(value=os.urandom(30_000).hex()) for _ in range(60)))
     small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], check=False)
-    if mounted.returncode:
-        pytest.skip("This machine mounts nothing, so no disk can be made full.")
-    try:
+    with small_disk(small):
         with pytest.raises(CommandError, match="The disk is full") as raised:
             run(topic, "--to", small, "--part", 20, format=format)
         assert raised.value.returncode == 1
-        subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
+        enlarge(small)
         run(topic, "--to", small, format=format)
         assert read_back(small, format) == stored(topic)
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
 
 
 @pytest.fixture
@@ -292,6 +505,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             store.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X15")
 def test_a_delta_table_may_be_in_an_object_store(log: Log, bucket: str) -> None:
     topic = log(*(Draft(value=n) for n in range(30)))
@@ -303,6 +517,16 @@ def test_a_delta_table_may_be_in_an_object_store(log: Log, bucket: str) -> None:
     table = DeltaTable(f"{bucket}/{topic}")
     assert sorted(table.to_pyarrow_table()["offset"].to_pylist()) == list(range(1, 36))
     assert len(table.file_uris()) == 1
+
+
+def test_a_prefix_of_others_is_refused(log: Log, bucket: str) -> None:
+    topic = log(Draft(value=1))
+    other = f"{os.environ['AWS_ENDPOINT_URL']}/lake/events/{topic}/other.parquet"
+    urlopen(Request(other, method="PUT", data=b"x")).close()
+
+    with pytest.raises(CommandError, match=r"holds 'other.parquet', and is no Delta table\. Take an empty folder"):
+        run(topic, "--to", bucket, format="delta")
+    assert not DeltaTable.is_deltatable(f"{bucket}/{topic}")
 
 
 @pytest.mark.requirement("X15")
