@@ -1,10 +1,11 @@
-"""The topics, consumers and clocks that this process has declared, by name."""
+"""The topics, consumers, clocks and inboxes that this process has declared, by name."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from django_events.declarations.declared_clock import DeclaredClock
 from django_events.declarations.declared_consumer import DeclaredConsumer
+from django_events.declarations.declared_inbox import DeclaredInbox
 from django_events.declarations.declared_topic import DeclaredTopic
 from django_events.declarations.declared_upcaster import DeclaredUpcaster, named
 from django_events.exceptions import Invalid, UnknownName, did_you_mean
@@ -115,6 +116,11 @@ class ClockRegistry(Registry[DeclaredClock]):
     example = "topic(…).every(…, name={!r})"
 
 
+class InboxRegistry(Registry[DeclaredInbox]):
+    kind = "inbox"
+    example = "inbox(…, name={!r})"
+
+
 class UpcasterRegistry(Registry[DeclaredUpcaster]):
     kind = "upcaster"
     example = "@upcaster({!r}, 1)"
@@ -127,4 +133,5 @@ class UpcasterRegistry(Registry[DeclaredUpcaster]):
 registry = TopicRegistry()
 consumers = ConsumerRegistry()
 clocks = ClockRegistry()
+inboxes = InboxRegistry()
 upcasters = UpcasterRegistry()
