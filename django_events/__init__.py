@@ -53,6 +53,7 @@ _HOMES = {
     "InboxMessage": "django_events.bridges.sources",
     "inbox": "django_events.declarations",
     "jetstream": "django_events.bridges.jetstream",
+    "jetstream_source": "django_events.bridges.jetstream_source",
     "kafka": "django_events.bridges.kafka",
     "listen": "django_events.live.listening",
     "outbox": "django_events.publishing.outbox",
@@ -106,6 +107,7 @@ __all__ = [
     "event_context",
     "inbox",
     "jetstream",
+    "jetstream_source",
     "kafka",
     "listen",
     "outbox",
@@ -129,6 +131,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from django_events.bridges.jetstream import jetstream
+    from django_events.bridges.jetstream_source import jetstream_source
     from django_events.bridges.kafka import kafka
     from django_events.bridges.redis_source import redis_source
     from django_events.bridges.redis_streams import redis_stream

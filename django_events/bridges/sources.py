@@ -35,6 +35,7 @@ class InboxMessage:
     body: bytes | None = field(default=None, repr=False)  # payloads are kept out of logs
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     fields: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    subject: str | None = None  # of JetStream
     sent_at: datetime | None = None
 
     @property

@@ -15,16 +15,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.brokers import REDIS, Redis
+from tests.support.brokers import NATS, REDIS, Nats, Redis
 from tests.support.processes import Processes
 from tests.support.proxies import CuttingProxy, SilentProxy
 
 pytestmark = pytest.mark.requirement("X21", "S8")
 
 READY = "Ctrl-C stops."
-KINDS: dict[str, Any] = {"redis": (REDIS, Redis, "redis-server")}
-READS = {"redis": "XRANGE"}  # the words of a client that asks for messages
-EVERY = [pytest.param(name, marks=pytest.mark.quick) for name in KINDS]
+KINDS: dict[str, Any] = {"redis": (REDIS, Redis, "redis-server"), "nats": (NATS, Nats, "nats-server")}
+READS = {"redis": "XRANGE", "nats": "STREAM.INFO"}  # the words of a client that asks for messages
+EVERY = [pytest.param("redis", marks=pytest.mark.quick), "nats"]
 
 
 class Site:
@@ -38,10 +38,15 @@ class Site:
         processes.variables["INBOX_BROKER"] = broker.name
         self.connection = psycopg.connect(processes.url, autocommit=True)
         self.sent = 0
+        if broker.name == "nats":
+            broker.add_stream("LETTERS", "letters")
         processes.start("run_transfer")
 
-    def worker(self, *, by_proxy: bool = False, to_database_by_proxy: bool = False) -> subprocess.Popen[str]:
-        """Start one, which is at work when this returns."""
+    def worker(
+        self, *, by_proxy: bool = False, to_database_by_proxy: bool = False, freezes_at: int = 0
+    ) -> subprocess.Popen[str]:
+        """Start one, which is at work when this returns. It may freeze by itself with a message in hand."""
+        self.processes.variables["INBOX_FREEZES_AT"] = str(freezes_at)
         options = {**self.broker.options, **self.broker.at(self.proxy.port if by_proxy else self.broker.port)}
         self.processes.variables["INBOX_BROKERS"] = json.dumps({self.broker.name: options})
         self.processes.variables["DATABASE_URL"] = self.database.url if to_database_by_proxy else self.processes.url
@@ -53,6 +58,9 @@ class Site:
         """So many messages, each with the number that follows, as another program sends them."""
         numbers = range(self.sent + 1, self.sent + messages + 1)
         self.sent += messages
+        if self.broker.name == "nats":
+            self.broker.ask(lambda context: _publish(context, numbers))
+            return
         with self.broker.client() as client:
             for number in numbers:
                 client.xadd("letters", {"data": json.dumps(number), "key": "one"})
@@ -64,8 +72,15 @@ class Site:
         ).fetchall()
         return int(answer)
 
-    def wait_until_taken(self) -> None:
-        self.processes.wait_until(lambda: self.taken == self.sent, what="all messages taken in")
+    def wait_until_taken(self, *, repaired: bool = False) -> None:
+        """Until all is taken in; if `repaired`, by a network that comes back whenever it is silent."""
+
+        def is_done() -> bool:
+            if repaired:
+                self.proxy.come_back()
+            return self.taken == self.sent
+
+        self.processes.wait_until(is_done, what="all messages taken in")
 
     def logged(self) -> list[int]:
         rows = self.connection.execute(
@@ -86,6 +101,11 @@ class Site:
         self.database.close()
         self.connection.close()
         self.broker.close()
+
+
+async def _publish(context: Any, numbers: range) -> None:
+    for number in numbers:
+        await context.publish("letters", json.dumps(number).encode())
 
 
 @pytest.fixture
@@ -110,6 +130,25 @@ def freeze(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("site", EVERY, indirect=True)
 def test_who_froze_with_a_batch_in_hand_takes_in_nothing_twice(site: Site):
+    """It has read a batch, another worker takes that in and what came later, and then it wakes up and goes on."""
+    frozen = site.worker(freezes_at=10)
+    site.send(30)
+    os.waitpid(frozen.pid, os.WUNTRACED)
+    twin = site.worker()
+    site.send(20)
+    site.wait_until_taken()
+    frozen.send_signal(signal.SIGCONT)
+    site.processes.wait_until(lambda: "moved on by another process" in site.processes.said(frozen), what="its log")
+    twin.kill()
+    twin.wait()
+    site.send(30)
+    site.wait_until_taken()
+
+    site.check()
+
+
+@pytest.mark.parametrize("site", KINDS, indirect=True)
+def test_who_froze_with_a_question_on_its_way_takes_in_nothing_twice(site: Site):
     """It has asked for a batch, and gets it when another worker has taken it in, and what came later."""
     frozen = site.worker(by_proxy=True)
     site.send(1)
@@ -133,15 +172,17 @@ def test_who_froze_with_a_batch_in_hand_takes_in_nothing_twice(site: Site):
 
 
 @pytest.mark.parametrize("site", KINDS, indirect=True)
-@pytest.mark.parametrize("lost", ["answer", "commit"])
+@pytest.mark.parametrize("lost", ["answer", "commit", "strand"])
 def test_a_commit_whose_answer_is_lost_is_one_commit(site: Site, lost: str):
     site.worker(to_database_by_proxy=True)
     site.send(30)
     site.wait_until_taken()
     if lost == "answer":
         site.database.lose_next_answer()
-    else:
+    elif lost == "commit":
         site.database.lose_next_commit()
+    else:  # the server keeps the transaction open, and its locks, until it finds out
+        site.database.strand_next_commit()
     site.send(30)
     site.processes.wait_until(site.database.lost.is_set, what="a COMMIT that is lost")
     site.wait_until_taken()
@@ -202,15 +243,13 @@ def _rounds(site: Site, rounds: int, dice: random.Random) -> None:
             workers.append(site.worker(by_proxy=True))
         site.send(dice.randint(1, 60))
         if frozen and dice.random() < 0.5:
-            site.proxy.come_back()
-            site.wait_until_taken()
+            site.wait_until_taken(repaired=True)
             woken = frozen.pop()
             woken.send_signal(signal.SIGCONT)
             workers.append(woken)
-    site.proxy.come_back()
     for process in frozen:
         process.send_signal(signal.SIGCONT)
-    site.wait_until_taken()
+    site.wait_until_taken(repaired=True)
     site.check()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from django_events import Backoff, declarations
+from django_events.bridges import inbox_worker
 from django_events.bridges.inbox_worker import InboxWorker
 from django_events.models import Inbox
 from django_events.operating import inboxes
@@ -19,8 +20,9 @@ AT_ONCE = Backoff(attempts=3, pauses=[timedelta(0)])
 
 
 @pytest.fixture
-def make_inbox(make_topic: Any) -> Iterator[InboxFactory]:
+def make_inbox(make_topic: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[InboxFactory]:
     """Declare inboxes for one test and register them; their rows are gone when it ends."""
+    monkeypatch.setattr(inbox_worker, "STANDS_BY", 0.01)
     made: list[declarations.DeclaredInbox] = []
 
     def make(
