@@ -56,8 +56,9 @@ class Registry(Generic[T]):
         try:
             return self._by_name[name]
         except (KeyError, TypeError):
+            article = "an" if self.kind[0] in "aeiou" else "a"
             raise UnknownName(
-                f"No installed app declares a {self.kind} {name!r}. {did_you_mean(str(name), self._by_name)} "
+                f"No installed app declares {article} {self.kind} {name!r}. {did_you_mean(str(name), self._by_name)} "
                 f"Declare it in an app's events.py: {self.example.format(name)}."
             ) from None
 
