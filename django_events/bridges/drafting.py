@@ -50,7 +50,7 @@ def event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage) 
         raise Unreadable("transform gave it a shard_by, and an inbox publishes in the database that it is served on.")
     metadata = draft.metadata if draft.metadata is not None else {}
     if isinstance(metadata, Mapping):
-        draft = replace(draft, metadata={**_marks(inbox, message), **metadata})
+        draft = replace(draft, metadata={**metadata, **_marks(inbox, message)})
     try:
         return _encoded(topic, draft)
     except InvalidEvent as error:

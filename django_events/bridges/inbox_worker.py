@@ -104,9 +104,9 @@ class InboxWorker:
         try:
             with self._reading():
                 self._reader.wait(self._row.position, settings.POLL_INTERVAL.total_seconds())
-        except SourceUnavailable as error:
+        except SourceUnavailable:  # the next turn finds out why, and writes it down
             self._drop()
-            self._fail(str(error))
+            stop.wait(SHORTEST_PAUSE.total_seconds())
 
     def reset(self) -> None:
         """What was committed is asked again."""
