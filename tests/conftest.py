@@ -2,8 +2,6 @@
 
 import os
 import random
-import time
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -31,37 +29,18 @@ pytest_plugins = [  # each before those that import it
 # A Spark session of a few seconds spends most of them in Java's compiler: the quick compiler alone takes half the time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# Most tests in these folders start processes, servers or Spark: those that run by the README's command are marked.
-LONG_UNLESS_QUICK = {"acceptance", "faults", "pages", "spark"}
-
-
-BEGAN = time.monotonic()
-TODAY = "DJANGO_EVENTS_TESTS_DAY"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--minutes",
-        type=float,
-        help="begin no test after so many minutes: the others are skipped. Each day has another order of files.",
-    )
-
-
-def pytest_configure() -> None:
-    os.environ.setdefault(TODAY, date.today().isoformat())  # all processes need the same
+# Most tests in these folders start processes, servers or Spark: they are long unless they are marked otherwise.
+LONG_UNLESS_MARKED = {"acceptance", "faults", "pages", "spark"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
-        if folder in LONG_UNLESS_QUICK and item.get_closest_marker("quick") is None:
+        marked = any(item.get_closest_marker(name) is not None for name in ("quick", "slow"))
+        if folder in LONG_UNLESS_MARKED and not marked:
             item.add_marker(pytest.mark.long)
     leave_few(items)
-    if config.getoption("minutes") is not None:
-        files = list(dict.fromkeys(item.path for item in items))
-        random.Random(os.environ[TODAY]).shuffle(files)
-        items.sort(key=lambda item: files.index(item.path))
 
 
 def leave_few(items: list[pytest.Item]) -> None:
@@ -77,10 +56,3 @@ def leave_few(items: list[pytest.Item]) -> None:
         for item in same:
             if item not in left:
                 item.add_marker(pytest.mark.long)
-
-
-@pytest.hookimpl(tryfirst=True)  # before fixtures are made
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    minutes = item.config.getoption("minutes")
-    if minutes is not None and time.monotonic() - BEGAN > 60 * minutes:
-        pytest.skip(f"the {minutes:g} minutes that --minutes gives are over")

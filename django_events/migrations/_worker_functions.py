@@ -854,12 +854,12 @@ BEGIN
     FOR line IN
 SELECT d.event_id, d.attempts, d.key
 FROM django_events_deliverylease AS l
+CROSS JOIN LATERAL jsonb_array_elements_text(l.event_ids) AS held (id)
 CROSS JOIN LATERAL (
     SELECT d.event_id, d.attempts, d.key
     FROM django_events_delivery AS d
-    WHERE d.consumer_id = l.consumer_id
-        AND d.event_id = ANY(ARRAY(SELECT held.id::bigint FROM jsonb_array_elements_text(l.event_ids) AS held (id)))
-        AND d.token = l.token
+    WHERE d.consumer_id = l.consumer_id AND d.event_id = held.id::bigint AND d.token = l.token
+    LIMIT 1
 ) AS d
 WHERE l.token = given_token
 ORDER BY d.event_id

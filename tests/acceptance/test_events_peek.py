@@ -28,6 +28,7 @@ def started(processes: Processes, *arguments: str) -> "subprocess.Popen[str]":
     return processes.start("events", "peek", "orders", "--follow", "--since", "0", "--format", "json", *arguments)
 
 
+@pytest.mark.slow
 def test_what_comes_is_a_line_each_also_after_the_sessions_were_ended(processes: Processes) -> None:
     publish(processes, '{"n": 1}')
     publish(processes, '{"n": 2}', type="else")
@@ -53,6 +54,7 @@ def test_what_comes_is_a_line_each_also_after_the_sessions_were_ended(processes:
     assert "Traceback" not in processes.said(following)
 
 
+@pytest.mark.slow
 def test_it_ends_when_its_pipe_is_closed_although_nothing_comes(processes: Processes) -> None:
     publish(processes, '{"n": 1}')
     command = [sys.executable, str(MANAGE), "events", "peek", "orders", "--follow", "--since", "0", "--format", "json"]

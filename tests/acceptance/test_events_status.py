@@ -11,6 +11,7 @@ from tests.support.processes import Processes
 pytestmark = [pytest.mark.requirement("S13"), pytest.mark.quick]
 
 
+@pytest.mark.slow
 def test_it_is_repeated_until_ctrl_c(processes: Processes):
     watching = processes.start("events", "status", "--watch", "0.1")
     processes.wait_until(lambda: times(processes, watching) >= 3, what="3 reports")
@@ -21,6 +22,7 @@ def test_it_is_repeated_until_ctrl_c(processes: Processes):
     assert "\x1b" not in processes.said(watching)
 
 
+@pytest.mark.slow
 def test_json_is_a_line_each(processes: Processes):
     watching = processes.start("events", "status", "--watch", "0.1", "--format", "json")
     processes.wait_until(lambda: processes.said(watching).count("\n") >= 3, what="3 lines")
@@ -31,6 +33,7 @@ def test_json_is_a_line_each(processes: Processes):
         assert json.loads(line)["findings"] is not None
 
 
+@pytest.mark.slow
 def test_a_database_that_goes_away_is_asked_again(processes: Processes):
     watching = processes.start("events", "status", "--watch", "0.1")
     processes.wait_until(lambda: times(processes, watching) >= 1, what="the first report")

@@ -46,7 +46,7 @@ def ids(processes: Processes, tailing: "subprocess.Popen[str]") -> list[int]:
     return [json.loads(line)["id"] for line in processes.said(tailing).splitlines() if line.startswith("{")]
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.requirement("P7")
 def test_sessions_that_end_lose_nothing_and_a_frozen_twin_goes_on_where_it_was(processes: Processes) -> None:
     publish(processes, 1)
@@ -159,7 +159,7 @@ def nginx(folder: Path, server: Server) -> Iterator[int]:
 
 
 @pytest.mark.requirement("P10")
-@pytest.mark.parametrize("program", [pytest.param("uvicorn", marks=pytest.mark.quick), "daphne", "gunicorn"])
+@pytest.mark.parametrize("program", [pytest.param("uvicorn", marks=pytest.mark.slow), "daphne", "gunicorn"])
 def test_a_server_that_is_told_to_stop_waits_for_no_stream(processes: Processes, program: str) -> None:
     if find_spec(program) is None:
         pytest.skip(f"needs the package {program}")

@@ -50,6 +50,7 @@ def names(wheel):
     return set(wheel.namelist())
 
 
+@pytest.mark.slow
 def test_it_is_called_as_the_distribution(wheel):
     assert Path(wheel.filename).name == f"django_events_pg-{django_events.__version__}-py3-none-any.whl"
 

@@ -97,7 +97,7 @@ def test_the_second_sigint_ends_it_at_once_and_hands_back_what_is_in_hand(proces
     assert processes.run("run_consumer", "answering", "--once").stdout == "Events handled: 2.\n"
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @needs_proc
 def test_the_second_sigterm_ends_it_at_once_and_undoes_what_is_in_hand(processes: Processes, office: Office):
     """Like a kill: others go on when the lease is over."""

@@ -26,7 +26,7 @@ def wait_for_effects(office: Office, consumer: str, number: int) -> None:
 # --- until nothing is due, or until stopped
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_once_goes_on_until_what_handlers_publish_is_handled_too(processes: Processes, office: Office):
     office.post(*[{"silent": False}] * 6)
     first = processes.run("run_events", "--once", "--threads", "2")
@@ -45,7 +45,7 @@ def test_named_consumers_only(processes: Processes, office: Office):
     assert office.effects("reading") == []
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.requirement("X6")
 def test_transfer_and_consumers_share_one_listen_connection(processes: Processes, office: Office):
     worker = processes.start("run_events", "--threads", "2", "--webhooks")

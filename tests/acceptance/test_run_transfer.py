@@ -30,7 +30,7 @@ def fill(url: str, events: int) -> None:
         connection.execute(FILL, [events])
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_once_moves_what_is_there_and_says_so(processes: Processes):
     fill(processes.url, 12_000)
     first = processes.run("run_transfer", "--once")
@@ -41,7 +41,7 @@ def test_once_moves_what_is_there_and_says_so(processes: Processes):
     assert logged(processes.url) == 12_000
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.quick), signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_the_first_signal_finishes_the_batch(processes: Processes, number: signal.Signals):
     fill(processes.url, 300_000)
     transfer = processes.start("run_transfer")
@@ -88,7 +88,7 @@ def test_missing_tables_name_the_way_out(processes: Processes):
     assert "manage.py migrate --database default" in result.stderr
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_the_second_signal_ends_it_and_loses_nothing(processes: Processes):
     """A second signal ends the process at once; the batch in hand rolls back and is whole in the buffer."""
     fill(processes.url, 200_000)

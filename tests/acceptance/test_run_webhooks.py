@@ -21,7 +21,7 @@ def shell(processes: Processes, code: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_once_sends_what_is_due_and_says_how_much(processes: Processes):
     processes.variables |= {"WEBHOOK_NETWORKS": "127.0.0.0/8", "FAULT_FOLDER": str(processes.folder)}
     with Receiver() as receiver:
@@ -59,7 +59,7 @@ def test_it_waits_for_endpoints_and_stops_on_a_signal(processes: Processes):
     assert "Attempts settled: 5." in processes.said(sender)
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_run_events_sends_too_unless_it_is_told_not_to(processes: Processes):
     processes.variables |= {"WEBHOOK_NETWORKS": "127.0.0.0/8", "FAULT_FOLDER": str(processes.folder)}
     with Receiver() as receiver:

@@ -61,6 +61,7 @@ def wait_for(office: Office, number: int) -> None:
     office.processes.wait_until(lambda: len(office.effects("answering")) >= number, what=f"{number} letters")
 
 
+@pytest.mark.slow
 def test_events_of_both_are_moved_and_handled_where_they_are(processes: Processes, office: Office, west: West):
     worker = processes.start("run_events", *BOTH)
     office.post({"silent": False}, {})
@@ -78,6 +79,7 @@ def test_events_of_both_are_moved_and_handled_where_they_are(processes: Processe
     assert west.leases() == office.leases() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commands", [[("run_transfer",), ("run_consumer", "answering")], [("run_events",)]])
 @pytest.mark.few(1)
 def test_once_does_what_can_be_done_and_says_what_could_not(
@@ -155,6 +157,7 @@ def test_a_transfer_and_a_consumer_go_on_beside_a_database_that_refuses(
     assert [one.wait(60) for one in started] == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_database_without_our_tables_is_said_and_the_other_one_is_served(
     processes: Processes, office: Office, west: West
 ):
@@ -168,6 +171,7 @@ def test_a_database_without_our_tables_is_said_and_the_other_one_is_served(
     assert worker.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_where_none_can_be_reached_at_the_start_a_supervisor_sees_it(processes: Processes, west: West):
     west.server.stop("immediate")
     processes.url = urlunsplit(urlsplit(processes.url)._replace(path="/nothing_here"))
@@ -244,6 +248,7 @@ def test_a_watched_status_goes_on_while_one_of_them_is_away(processes: Processes
     assert [one["code"] for one in first] == [one["code"] for one in last] == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_frozen_server_keeps_neither_the_other_database_nor_the_end_waiting(
     processes: Processes, office: Office, west: West
 ):

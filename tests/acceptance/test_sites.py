@@ -13,7 +13,7 @@ print(json.dumps([event.value for event in Event.objects.since("notes")]))
 """
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_a_site_needs_no_admin(site):
     """Django imports the template tags of every app as soon as an engine is looked at."""
     for command in (["check"], ["migrate", "-v0"], ["check", "--deploy", "--database", "default"]):

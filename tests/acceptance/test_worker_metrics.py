@@ -53,7 +53,7 @@ def value(text: str, name: str, **labels: str) -> float:
     return sum(float(number) for given, number in found if all(f'{k}="{v}"' in given for k, v in labels.items()))
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.requirement("X10")
 def test_a_worker_serves_what_it_counts(processes: Processes, office: Office) -> None:
     port = choose_free_port()

@@ -103,6 +103,7 @@ def open_consumer(page, name):
     page.get_by_role("link", name=name, exact=True).click()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 @on_every_screen
 @pytest.mark.few(1)
@@ -119,6 +120,7 @@ def test_the_overview_shows_what_goes_on(site, olga, request):
     picture(olga, f"overview-{name_of(request)}")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 @on_every_screen
 @pytest.mark.few(1)
@@ -161,6 +163,7 @@ def test_every_page_fits_on_every_screen(site, olga, request):
         picture(olga, f"{name}-{name_of(request)}")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X16")
 @on_every_screen
 @pytest.mark.few(1)
@@ -329,6 +332,7 @@ def test_problems_are_grouped_by_kind_and_have_their_repair(site, olga, make_top
     assert Consumer.objects.get(name="slow").paused_at is None
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 def test_one_browses_filters_and_goes_to_an_id(site, olga):
     olga.goto("/admin/django_events/topic/")
@@ -357,6 +361,7 @@ def test_one_browses_filters_and_goes_to_an_id(site, olga):
     olga.get_by_role("heading", name="visits/63").wait_for()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 def test_a_rewind_is_seen_before_it_is_done(site, olga, mailbox):
     mailbox.full = False
@@ -428,6 +433,7 @@ def test_who_may_only_look_finds_nothing_to_press(site, page, login, guard):
     assert page.goto(address).status == 403
 
 
+@pytest.mark.slow
 def test_pause_and_resume_on_a_phone(site, open_page, login):
     page = open_page(PHONE)
     login(page, superuser("olga"))
@@ -441,6 +447,7 @@ def test_pause_and_resume_on_a_phone(site, open_page, login):
     assert Consumer.objects.get(name="slow").paused_at is None
 
 
+@pytest.mark.slow
 def test_an_action_is_taken_with_the_keyboard(site, olga):
     open_consumer(olga, "slow")
     olga.get_by_role("link", name="Pause…").focus()
@@ -451,6 +458,7 @@ def test_an_action_is_taken_with_the_keyboard(site, olga):
     assert Consumer.objects.filter(name="slow", paused_at__lte=ClockTimestamp()).exists()
 
 
+@pytest.mark.slow
 def test_a_hostile_payload_does_nothing(site, olga):
     site.publish(
         {"visitor": 1, "<img src=x onerror=console.error(1)>": "</pre><script>console.error(2)</script>"}, type="<b>x"

@@ -21,6 +21,7 @@ def fill_in(page, name, password):
     page.get_by_role("button", name="Log in").click()
 
 
+@pytest.mark.slow
 def test_the_form_logs_in(page):
     superuser("ada")
 
@@ -31,6 +32,7 @@ def test_the_form_logs_in(page):
     assert page.locator("#user-tools").get_by_text("ada").is_visible()
 
 
+@pytest.mark.slow
 def test_a_wrong_password_is_refused(page):
     superuser("ada")
 
@@ -40,6 +42,7 @@ def test_a_wrong_password_is_refused(page):
     assert not page.locator("#user-tools").is_visible()
 
 
+@pytest.mark.slow
 @on_every_screen
 @pytest.mark.few(1)
 def test_the_index_shows_on_every_screen(page, login):
@@ -51,6 +54,7 @@ def test_the_index_shows_on_every_screen(page, login):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is wider than the screen"
 
 
+@pytest.mark.slow
 def test_a_viewer_sees_what_is_permitted(page, login):
     login(page, viewer("auth.view_group"))
 
@@ -60,6 +64,7 @@ def test_a_viewer_sees_what_is_permitted(page, login):
     assert not page.get_by_role("link", name="Users").is_visible()
 
 
+@pytest.mark.slow
 def test_a_refusal_is_expected_by_name(page, login, guard):
     login(page, viewer("auth.view_group"))
     guard.expect("403 (Forbidden)")
@@ -69,6 +74,7 @@ def test_a_refusal_is_expected_by_name(page, login, guard):
     assert response.status == 403
 
 
+@pytest.mark.slow
 def test_a_screen_is_what_it_says(open_page, login):
     page = open_page(PHONE_DARK)
     login(page, superuser())
@@ -79,6 +85,7 @@ def test_a_screen_is_what_it_says(open_page, login):
     assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
 
 
+@pytest.mark.slow
 def test_a_picture_is_as_large_as_the_screen(open_page, tmp_path, monkeypatch):
     page = open_page(PHONE)
     page.goto("/admin/")
@@ -143,6 +150,7 @@ def test_the_guard_notices_a_stranger_that_answers(page, guard):
     guard.expect("http://example.com/a")
 
 
+@pytest.mark.slow
 def test_the_guard_notices_what_is_missing_on_the_server(page, guard):
     page.goto("/admin/login/")
     page.evaluate("document.body.append(Object.assign(new Image(), {src: '/nothing.png'}))")
@@ -152,6 +160,7 @@ def test_the_guard_notices_what_is_missing_on_the_server(page, guard):
     guard.expect("404 (Not Found)")
 
 
+@pytest.mark.slow
 def test_the_guard_wants_what_was_expected(page, guard):
     page.goto("/admin/login/")
     guard.expect("something that never comes")
@@ -178,6 +187,7 @@ def test_queries_are_allowed_beside_the_browser_only(page):
     assert os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
+@pytest.mark.slow
 def test_a_browser_leaves_neither_processes_nor_a_loop(in_thread):
     """In a thread, because a thread has one loop at a time, and the loop of the other tests is still in use."""
 

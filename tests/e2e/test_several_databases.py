@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E11")
 @on_every_screen
 @pytest.mark.few(1)

@@ -68,6 +68,7 @@ def test_endpoints_fit_on_every_screen(partners, olga, request):
     expect(olga.get_by_role("heading", name="broken")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_an_endpoint_is_added_tried_and_given_a_new_secret(things, make_webhook, receiver, olga):
     make_webhook(things, receiver.url("/ok"), name="first")
     olga.goto(f"{ROOT}webhookendpoint/")

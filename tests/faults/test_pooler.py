@@ -12,7 +12,7 @@ from tests.faults.test_kills import TOPICS, buffered, committed
 from tests.support.processes import Processes, answers, check_log, wait_until
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_publishers_and_transfers_share_few_connections(processes: Processes, pooler: str, tmp_path: Path):
     direct = processes.url
     processes.url = pooler

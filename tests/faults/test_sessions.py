@@ -42,6 +42,7 @@ def test_a_copy_that_stalls_after_taking_its_ids(connect, things):
     assert_dense(things)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E4")
 def test_a_prepared_transaction_is_waited_for_and_holds_up_no_other_event(processes: Processes):
     def log() -> list[str]:
@@ -116,6 +117,7 @@ def test_callers_of_every_isolation_level_publish(connect, things, isolation):
     assert log_values(things) == ["in between", "two", "one"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X4")
 def test_an_old_snapshot_does_not_make_the_transfer_walk_over_what_it_moved(connect, things):
     """What it reads is counted in pages of the buffer, by the server, not in seconds."""

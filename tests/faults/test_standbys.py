@@ -33,7 +33,7 @@ def make_standby(make_server: MakeServer, first: Server, url: str = "") -> Serve
     return standby
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.requirement("P13")
 def test_a_standby_that_takes_the_place_of_the_server_loses_and_doubles_nothing(make_server: MakeServer, tmp_path):
     """It is synchronous, and gets the address of the first one; processes find it by themselves."""

@@ -65,7 +65,7 @@ def test_killed_with_an_event_in_hand_which_the_next_program_gets(processes: Pro
     assert ask("SELECT count(*) FROM django_events_delivery") == 0
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_frozen_until_the_subscription_is_gone_and_awake_afterwards(processes: Processes, ask: Ask):
     frozen = start(processes)
     frozen.send_signal(signal.SIGSTOP)

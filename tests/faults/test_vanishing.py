@@ -89,7 +89,7 @@ def end(processes: Processes, *started: subprocess.Popen[str]) -> None:
     assert [process.wait(60) for process in started] == [0] * len(started), [processes.said(one) for one in started]
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.requirement("E4")
 def test_in_the_middle_of_a_batch_of_the_transfer(processes: Processes, ledger: Ledger, far: SilentProxy):
     """The heads of its topics are locked, and the statement that moves never arrives; later it does."""
@@ -117,7 +117,7 @@ def test_in_the_middle_of_a_batch_of_the_transfer(processes: Processes, ledger: 
 
 @pytest.mark.requirement("E4")
 @pytest.mark.parametrize(
-    "frozen", [pytest.param(False, marks=pytest.mark.quick), True], ids=["its host vanishes", "it is frozen"]
+    "frozen", [pytest.param(False, marks=pytest.mark.slow), True], ids=["its host vanishes", "it is frozen"]
 )
 def test_in_the_middle_of_filling_a_queue(processes: Processes, ledger: Ledger, far: SilentProxy, frozen: bool):
     """At the end of the log, so that it has the head of the topic, which the transfer needs for the next event."""
@@ -208,7 +208,7 @@ def test_in_the_middle_of_a_handler(processes: Processes, ledger: Ledger, far: S
     assert [one.pid for one in ledger.done(consumer)] == [near.pid]
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.requirement("E4")
 def test_while_it_is_sent_a_batch(processes: Processes, ledger: Ledger, far: SilentProxy):
     """Outside of a transaction: the server's session lets go of its snapshot, and of its lock on a segment."""

@@ -111,7 +111,7 @@ def freeze(process: subprocess.Popen[str]) -> None:
     os.waitpid(process.pid, os.WUNTRACED)
 
 
-@pytest.mark.parametrize("ordered", [pytest.param(True, marks=pytest.mark.quick), False])
+@pytest.mark.parametrize("ordered", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_sender_that_is_killed_loses_nothing(site: Site, ordered: bool):
     """It is killed with requests under way, and while answers are settled; another one runs beside it at times."""
     site.add(ordered=ordered)
@@ -133,7 +133,7 @@ def test_a_sender_that_is_killed_loses_nothing(site: Site, ordered: bool):
     site.check(ordered=ordered)
 
 
-@pytest.mark.parametrize("ordered", [pytest.param(True, marks=pytest.mark.quick), False])
+@pytest.mark.parametrize("ordered", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_sender_that_was_frozen_past_its_lease_settles_nothing_and_sends_nothing_old(site: Site, ordered: bool):
     site.add(ordered=ordered)
     site.receiver.behave["/ok"] = "hang"

@@ -57,7 +57,7 @@ def test_sigterm_is_the_business_of_the_process_which_loses_its_batches_without_
     assert len(taken(writer) - in_log) <= WINDOW
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.requirement("H2")
 def test_close_writers_writes_everything_where_nothing_runs_at_exit(processes: Processes):
     writer = processes.start_writer("hook")

@@ -165,6 +165,7 @@ def manage(tmp_path, settings, *args):
     )
 
 
+@pytest.mark.slow
 def test_a_site_without_pgtrigger_is_told_to_install_it(tmp_path):
     done = manage(tmp_path, "INSTALLED_APPS = [app for app in INSTALLED_APPS if app != 'pgtrigger']", "check")
 
@@ -191,6 +192,7 @@ def test_a_wrong_setting_is_found_by_the_check_command(tmp_path, settings, messa
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_an_unknown_key_is_found_by_the_check_command(tmp_path):
     done = manage(tmp_path, "DJANGO_EVENTS = {'POLL_INTERVALL': 5}", "check")
 
@@ -200,6 +202,7 @@ def test_an_unknown_key_is_found_by_the_check_command(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_another_name_of_the_discovered_module_is_used(tmp_path):
     done = manage(
         tmp_path,
@@ -255,6 +258,7 @@ def test_another_engine_beside_postgresql_is_fine(sqlite):
     assert ours(databases=["default", sqlite]) == []
 
 
+@pytest.mark.slow
 def test_a_site_on_another_engine_is_told_before_it_migrates(tmp_path):
     settings = "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3', 'NAME': ':memory:'}}"
     done = manage(tmp_path, settings, "check")

@@ -29,6 +29,7 @@ def dump(tmp_path, things):
     return str(file)
 
 
+@pytest.mark.slow
 def test_a_dump_of_a_whole_site_is_refused_with_the_way_out_and_changes_nothing(dump):
     before = list(Topic.objects.values()), Event.objects.count(), BufferedEvent.objects.count()
 

@@ -209,6 +209,7 @@ def test_settings_that_lead_to_no_postgresql(caplog, changed, told):
     assert told in caplog.text
 
 
+@pytest.mark.slow
 def test_a_database_that_takes_connections_and_never_answers(monkeypatch):
     monkeypatch.setattr(health, "SECONDS", 1)
     began = time.monotonic()
@@ -217,6 +218,7 @@ def test_a_database_that_takes_connections_and_never_answers(monkeypatch):
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", [b"to_regclass", b"COMMIT"])
 def test_a_server_that_is_frozen_after_the_connection_was_made(caplog, word):
     """It is asked nothing more then, not even for another connection, which would be waited for as well."""
@@ -229,6 +231,7 @@ def test_a_server_that_is_frozen_after_the_connection_was_made(caplog, word):
     assert "The database did not answer within 2 s." in caplog.text
 
 
+@pytest.mark.slow
 def test_an_answer_that_comes_drop_by_drop(monkeypatch, caplog):
     monkeypatch.setattr(health, "SECONDS", 1)
     with freezing(drop_by_drop=True) as server, alias(HOST="127.0.0.1", PORT=str(server.port)):
@@ -236,6 +239,7 @@ def test_an_answer_that_comes_drop_by_drop(monkeypatch, caplog):
     assert "The database did not answer within 1 s." in caplog.text
 
 
+@pytest.mark.slow
 def test_a_table_that_is_locked_for_longer(caplog, connect):
     other_session = connect()
     other_session.execute("LOCK TABLE django_events_topic")
@@ -246,6 +250,7 @@ def test_a_table_that_is_locked_for_longer(caplog, connect):
     assert "lock timeout" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_table_that_is_locked_for_a_moment_is_waited_for(monkeypatch, connect):
     """A migration may have it: no pod is unready for that."""
     monkeypatch.setattr(health, "SECONDS", 10)
@@ -273,6 +278,7 @@ def _refuse() -> None:
     raise OperationalError("away")
 
 
+@pytest.mark.slow
 def test_a_database_that_is_not_migrated():
     with Server() as own:
         _, _, rest = own.url.partition("//")
@@ -340,6 +346,7 @@ def test_a_probe_leaves_no_session_behind():
 # --- the command
 
 
+@pytest.mark.slow
 def test_health_of_the_buffer(events, things):
     """Ages are of hours, so what a slow machine adds isn't shown."""
     assert events() == (0, "ok: 0 events in the buffer.\n", "")
@@ -405,6 +412,7 @@ def test_health_of_an_unknown_consumer_and_of_nowhere(events):
     assert (code, "-1 is less than nothing" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_limit_is_seen_to_be_exceeded_however_far_is_counted_otherwise(events, make_topic, make_queue, monkeypatch):
     """A backlog of a million was healthy: no more than thousands were ever counted."""
     monkeypatch.setattr("django_events.observing.lag.COUNTED", 3)
@@ -428,6 +436,7 @@ def test_a_limit_is_seen_to_be_exceeded_however_far_is_counted_otherwise(events,
     assert json.loads(events("--max-lag", "5", "--format", "json")[1])["more_lag"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "arguments"),
     [("django_events_consumer", ("--consumer", "reader")), ("django_events_bufferedevent", ("--max-lag", "1"))],
@@ -442,6 +451,7 @@ def test_a_lock_that_is_held_is_no_reason_to_end_a_worker(events, things, make_c
     assert "lock timeout" in err
 
 
+@pytest.mark.slow
 def test_a_server_that_freezes_after_the_first_answers(events, things, make_consumer, monkeypatch):
     """It takes the connection and the question, and is never heard of again."""
     make_consumer(things, handler=print)

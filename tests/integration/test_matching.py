@@ -54,6 +54,7 @@ def test_the_database_decides_the_table_of_patterns_as_it_is_written():
     assert [(pattern, text, is_match(consumer(types=[pattern]), type=text)) for pattern, text, _ in TABLE] == TABLE
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S12")
 @given(some=st.lists(patterns, min_size=1, max_size=4), text=texts)
 @example(some=["a\\.*"], text="a\\.b")
@@ -65,6 +66,7 @@ def test_python_and_the_database_agree(some, text):
     assert is_key_match(some, text) is matches(some, text)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S12")
 @given(some=st.lists(patterns, min_size=1, max_size=3), data=st.data())
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -120,6 +120,7 @@ def test_models_and_migrations_say_the_same():
     call_command("makemigrations", check=True, dry_run=True, verbosity=0)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D1")
 def test_migrate_and_back_leaves_no_trace_and_forth_again_makes_the_same(database):
     """Tables, sequences, functions, types, triggers, comments; also what pgtrigger made for us."""
@@ -142,6 +143,7 @@ def test_migrate_and_back_leaves_no_trace_and_forth_again_makes_the_same(databas
     assert database.catalog() == before
 
 
+@pytest.mark.slow
 def test_only_the_last_step_back_is_repaired_by_the_next_migrate(database):
     """Back to 0001 the logs are gone and the rows are not; `migrate` itself makes the logs again."""
     database.migrate()
@@ -202,6 +204,7 @@ def test_uninstalling_many_topics_does_not_exhaust_the_lock_table(database):
     assert database.execute("SELECT django_events_publish('orders', '1')") == [(1,)]
 
 
+@pytest.mark.slow
 def test_processes_that_migrate_a_migrated_database_at_once_all_succeed(database):
     """As when several containers start. What they would find missing is a topic, so one is taken away."""
     database.migrate()
@@ -250,6 +253,7 @@ def test_checking_a_database_that_is_not_migrated_fails_no_statement(database):
     assert failed == []
 
 
+@pytest.mark.slow
 def test_the_first_migrate_says_last_which_topics_it_made(database):
     process = database.manage("migrate")
     lines = process.communicate(timeout=120)[0].splitlines()
@@ -337,6 +341,7 @@ def test_events_in_the_log_are_neither_changed_nor_deleted(things, change):
     assert list(Event.objects.since(things).values_list("type", "value")) == [("", 1)]
 
 
+@pytest.mark.slow
 def test_a_topic_is_there_before_the_triggers_that_publish_to_it(database):
     """A deployment brings both: between the trigger's migration and the end, the site writes to the table."""
     database.migrate()

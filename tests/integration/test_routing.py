@@ -43,6 +43,7 @@ def astray():
         del connections["replica"], connections.settings["replica"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["stream", "queue"])
 def test_workers_and_operators_use_the_database_that_is_named(things, make_consumer, mode, request):
     def handler(event):

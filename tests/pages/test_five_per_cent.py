@@ -22,6 +22,7 @@ class Invoice(models.Model):
 """
 
 
+@pytest.mark.slow
 def test_the_page_is_enough_for_a_site(make_site: MakeSite):
     site = make_site(PAGE)
     site.write("shop/models.py", MODELS)

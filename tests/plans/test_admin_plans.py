@@ -134,6 +134,7 @@ LOG_QUERIES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_pages_of_a_log_read_what_they_show(rows_read: Read) -> None:
     for query in LOG_QUERIES:
         assert rows_read("topic/{big}/log/" + query) < 500 + BARS, query
@@ -194,6 +195,7 @@ def test_dead_letters_leave_the_other_tables_alone(rows_read: Read) -> None:
         assert rows_read("deadletter/", action=action, select_across="1", _selected_action=str(letter)) == 0
 
 
+@pytest.mark.slow
 def test_more_topics_and_consumers_ask_no_more(olga: Client, make_topic: Any) -> None:
     """Of fifty topics at a time, because a statement locks every segment that it reads."""
     pages = ("overview/", "topic/", "consumer/", "deadletter/", "deadletter/errors/")

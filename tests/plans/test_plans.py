@@ -122,6 +122,7 @@ def test_moving_reads_a_range_of_the_buffer_by_its_index(large, statistics, name
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D1")
 def test_the_end_of_a_log_is_read_from_its_newest_segments(large):
     known = 39_990
@@ -134,6 +135,7 @@ def test_the_end_of_a_log_is_read_from_its_newest_segments(large):
     assert all("Index" in how for how, table in scans(plan) if table.startswith("django_events_event"))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D1")
 def test_the_numbers_of_partitions_are_read_by_their_index(large):
     with sql.batch("default"):
@@ -144,6 +146,7 @@ def test_the_numbers_of_partitions_are_read_by_their_index(large):
     assert all("partition" in index for index in indexes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ask", "segments"),
     [
@@ -168,6 +171,7 @@ def test_readers_open_the_segments_they_need_by_index(large, ask, segments):
     assert all("Index" in how or how == "Bitmap Heap Scan" for how, _ in filled)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("H1")
 @pytest.mark.parametrize("chosen", [{"key": "17"}, {"key_prefix": "17"}], ids=["key", "prefix"])
 def test_a_timeline_is_found_by_its_index_whatever_the_collation(large, chosen):
@@ -178,6 +182,7 @@ def test_a_timeline_is_found_by_its_index_whatever_the_collation(large, chosen):
     assert all("key" in condition for condition in conditions)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("H4")
 @pytest.mark.parametrize("key", [None, "17"])
 def test_a_portion_of_a_search_opens_its_own_segments(large, key):
@@ -204,6 +209,7 @@ def test_a_portion_of_a_search_opens_its_own_segments(large, key):
     assert all("Index" in how or how == "Bitmap Heap Scan" for how, _ in read)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D1")
 def test_a_query_of_another_model_opens_the_segments_of_the_topic_only(large):
     publish_many("small", [Draft(value=i) for i in range(100)])

@@ -57,6 +57,7 @@ def log_scans(plan: list[dict[str, Any]]) -> set[str]:
     return {how for how, table in scans(plan) if table.startswith("django_events_event")}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S13")
 def test_what_waits_is_counted_by_the_index_of_the_buffer_up_to_a_bound(large: int, statistics: str) -> None:
     with sql.batch("default"):
@@ -69,6 +70,7 @@ def test_what_waits_is_counted_by_the_index_of_the_buffer_up_to_a_bound(large: i
     assert all(node in limited for node in buffer)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S13")
 def test_the_buffer_as_a_whole_is_counted_by_its_index_up_to_a_bound(large: int, statistics: str) -> None:
     with sql.batch("default"):
@@ -80,6 +82,7 @@ def test_the_buffer_as_a_whole_is_counted_by_its_index_up_to_a_bound(large: int,
     assert all("Index" in node["Node Type"] and node in limited for node in buffer)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S13")
 def test_the_ends_of_logs_are_read_by_index(large: int) -> None:
     log = log_table(large)
@@ -96,6 +99,7 @@ def test_the_ends_of_logs_are_read_by_index(large: int) -> None:
         assert any(node["Node Type"] == "Limit" for node in plan), statement.name
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S13")
 def test_consumers_are_looked_at_without_their_events(crowd: int) -> None:
     ends = {"topic_ids": [crowd], "partitions": [0], "ends": [10_000]}
@@ -110,6 +114,7 @@ def test_consumers_are_looked_at_without_their_events(crowd: int) -> None:
     assert "consumer_id" in letters["Index Cond"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S13")
 def test_the_age_of_what_is_behind_is_one_look_by_index_per_partition(crowd: int) -> None:
     reader = Consumer.objects.get(name="reader-1")
@@ -135,6 +140,7 @@ def test_the_age_of_what_is_behind_is_one_look_by_index_per_partition(crowd: int
     assert all("Index" in node["Node Type"] for node in filled)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("N12")
 def test_the_state_for_metrics_is_a_bounded_number_of_statements(
     crowd: int, django_assert_max_num_queries: Any
@@ -147,6 +153,7 @@ def test_the_state_for_metrics_is_a_bounded_number_of_statements(
     assert all(one.value > 0 for one in behind)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S13")
 def test_looking_is_a_handful_of_statements_however_many_consumers_there_are(
     crowd: int, django_assert_max_num_queries: Any
@@ -167,6 +174,7 @@ def test_looking_is_a_handful_of_statements_however_many_consumers_there_are(
     assert sum(one.lag for one in progress if one.consumer == "reader-7") == 40_000
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("H5")
 def test_a_read_between_bounds_opens_only_the_segments_between_them(large: int) -> None:
     of_topic = sql.shared.in_topic.on(topic_id=large)
@@ -177,6 +185,7 @@ def test_a_read_between_bounds_opens_only_the_segments_between_them(large: int) 
     assert opened == {f"{log_table(large)}_{first}" for first in (10_001, 12_001)}
 
 
+@pytest.mark.slow
 def test_a_floor_stands_for_segments_that_were_dropped(large: int) -> None:
     topic = Topic.objects.select_related("head").get(pk=large)
     numbers = {lane: end for (_, lane), end in lag.ends_of("default", [topic]).items()}
@@ -217,6 +226,7 @@ def long_kept() -> Iterator[None]:
     Sample.objects.all().delete()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S13")
 def test_charts_read_a_range_of_the_primary_key(long_kept: None) -> None:
     period = {"period": timedelta(hours=6), "step": timedelta(minutes=2)}
@@ -231,6 +241,7 @@ def test_charts_read_a_range_of_the_primary_key(long_kept: None) -> None:
         assert "at " in scan["Index Cond"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S13")
 def test_a_sample_is_looked_for_stored_and_forgotten_by_the_primary_key(long_kept: None) -> None:
     with sql.batch("default"):
@@ -240,6 +251,7 @@ def test_a_sample_is_looked_for_stored_and_forgotten_by_the_primary_key(long_kep
     assert found <= {"Index Scan", "Index Only Scan"}
 
 
+@pytest.mark.slow
 def test_taking_a_sample_is_a_handful_of_statements_however_many_consumers_there_are(
     crowd: int, django_assert_max_num_queries: Any
 ) -> None:

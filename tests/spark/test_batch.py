@@ -88,6 +88,7 @@ def test_every_payload_arrives_as_it_is_stored(log: Callable[..., Any], read: Ca
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 
 
+@pytest.mark.slow
 @hypothesis_settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -138,6 +139,7 @@ def test_columns_are_chosen_and_ordered(log: Callable[..., Any], read: Callable[
     assert [tuple(row) for row in read(topic, columns="topic").collect()] == [("things",)]
 
 
+@pytest.mark.slow
 def test_several_topics_are_read_together(log: Callable[..., Any], read: Callable[..., Any]) -> None:
     for name in ("orders.a", "orders.b", "other"):
         log(*(Draft(value=f"{name} {n}") for n in range(3)), name=name)
@@ -254,6 +256,7 @@ def test_the_schema_is_ours(spark: Any, dsn: str, log: Callable[..., Any]) -> No
         ).load().count()
 
 
+@pytest.mark.slow
 def test_what_retention_removed_is_not_passed_over_in_silence(
     log: Callable[..., Any], read: Callable[..., Any]
 ) -> None:
@@ -294,6 +297,7 @@ def test_what_is_removed_between_planning_and_reading_is_noticed(
 TYPES = ["a.b", "a.c", "d%_\\", "e'f", "{g,h}", "ü 漢"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X1")
 def test_the_server_filters_in_the_words_of_a_consumer(log: Callable[..., Any], read: Callable[..., Any]) -> None:
     """And what it leaves out is what Spark would."""
@@ -322,6 +326,7 @@ def test_the_server_filters_in_the_words_of_a_consumer(log: Callable[..., Any], 
     assert (few.count(), few.rdd.getNumPartitions()) == (10, 7)
 
 
+@pytest.mark.slow
 def test_queries_on_one_frame_do_not_see_the_filters_of_others(
     log: Callable[..., Any], read: Callable[..., Any]
 ) -> None:
@@ -336,6 +341,7 @@ def test_queries_on_one_frame_do_not_see_the_filters_of_others(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -357,6 +363,7 @@ def test_a_filter_that_cannot_be_meant_is_refused(
         read(None if "table" in options else topic, **options).collect()
 
 
+@pytest.mark.slow
 def test_large_events_do_not_exceed_what_the_server_gathers(log: Callable[..., Any], read: Callable[..., Any]) -> None:
     topic = log(*(Draft(value=n) for n in range(2_000)), *(Draft(body=bytes(1_000_000)) for _ in range(12)))
 
@@ -365,6 +372,7 @@ def test_large_events_do_not_exceed_what_the_server_gathers(log: Callable[..., A
     assert lengths == [1_000_000] * 12
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D6")
 def test_the_zones_of_servers_and_sessions_make_no_difference(
     spark: Any, dsn: str, log: Callable[..., Any], read: Callable[..., Any]
@@ -386,6 +394,7 @@ def test_the_zones_of_servers_and_sessions_make_no_difference(
             cursor.execute(f'ALTER DATABASE "{name}" RESET ALL')
 
 
+@pytest.mark.slow
 def test_a_server_with_another_encoding_is_understood(dsn: str) -> None:
     from psycopg.conninfo import make_conninfo
 

@@ -45,7 +45,7 @@ def remove(id: int) -> None:
         cursor.execute(f"DELETE FROM {log_table(Topic.objects.get(name='things').pk)} WHERE id = %s", [id])
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_a_batch_has_what_is_left(prices: Any, read: Callable[..., Any]) -> None:
     assert compacted() == 400
     assert collected(read(prices).drop("error"))[0]["offset"] == 394

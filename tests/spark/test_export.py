@@ -433,7 +433,7 @@ def test_files_get_the_size_that_is_wanted(spark: Any, log: Callable[..., Any], 
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.requirement("X1")
 def test_a_stream_writes_each_event_once(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
     topic = log(*(Draft(value=value, type="a/b") for value in HOSTILE), partitions=2)

@@ -100,7 +100,7 @@ def test_a_row_may_name_its_topic_and_partition(spark: Any, write: Callable[...,
     assert [(e.partition, e.value) for e in Event.objects.since("b")] == [(0, 2)]
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_the_order_of_the_tasks_is_kept(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
     topic = make_topic()
 

@@ -43,7 +43,7 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return pauses
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.requirement("X1")
 def test_a_stream_goes_on_where_it_stopped(log: Callable[..., Any], stream: Stream) -> None:
     topic = log(*(Draft(value=n) for n in range(10)))

@@ -43,6 +43,7 @@ def among_others(culprits: Any) -> list[str]:
     return values
 
 
+@pytest.mark.slow
 def test_each_reads_without_its_value_and_says_why(
     make_topic: Any, read: Callable[..., Any], spark: Any, dsn: str, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_each_reads_without_its_value_and_says_why(
     checked(spark.read.option("recursiveFileLookup", "true").parquet(str(tmp_path / "export")).collect())
 
 
+@pytest.mark.slow
 def test_what_postgresql_cannot_send_is_read_without_its_payload(make_topic: Any, spark: Any, dsn: str) -> None:
     topic = make_topic()
     insert(topic, *among_others([DEEP, DEEP]), *["'5'::jsonb"] * 300, DEEP, "'6'::jsonb")
@@ -96,6 +98,7 @@ def test_what_postgresql_cannot_send_is_read_without_its_payload(make_topic: Any
     assert all(json.loads(row.metadata) == {"who": "ada"} for row in rows if row.value is not None)
 
 
+@pytest.mark.slow
 def test_a_row_that_no_reader_could_read_is_not_published(
     make_topic: Any, log: Callable[..., Any], spark: Any, dsn: str
 ) -> None:

@@ -204,9 +204,11 @@ def run_once(*consumers: declarations.DeclaredConsumer, threads: int = 1) -> int
 
 
 @contextmanager
-def working(*consumers: declarations.DeclaredConsumer, threads: int = 1) -> Iterator[ConsumerPool]:
+def working(
+    *consumers: declarations.DeclaredConsumer, threads: int = 1, using: str = "default"
+) -> Iterator[ConsumerPool]:
     """A whole worker in the background until the block ends; its error is raised then."""
-    with pool_of(consumers, threads) as pool, closing(Stop()) as stop:
+    with pool_of(consumers, threads, using) as pool, closing(Stop()) as stop:
         errors: list[BaseException] = []
 
         def target() -> None:
@@ -229,11 +231,13 @@ def working(*consumers: declarations.DeclaredConsumer, threads: int = 1) -> Iter
 
 
 @contextmanager
-def pool_of(consumers: Sequence[declarations.DeclaredConsumer], threads: int = 1) -> Iterator[ConsumerPool]:
+def pool_of(
+    consumers: Sequence[declarations.DeclaredConsumer], threads: int = 1, using: str = "default"
+) -> Iterator[ConsumerPool]:
     """A whole worker that does nothing yet."""
     with (
-        closing(Listener("default")) as listener,
-        closing(ConsumerPool("default", consumers, threads=threads, listener=listener)) as pool,
+        closing(Listener(using)) as listener,
+        closing(ConsumerPool(using, consumers, threads=threads, listener=listener)) as pool,
     ):
         yield pool
 

@@ -3,10 +3,13 @@
 import socket
 import struct
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
+
+from django.db import connection, connections
 
 COMMIT = b"COMMIT\0"  # in the query of a client, and in the answer of the server
 
@@ -92,6 +95,31 @@ class Proxy:
     def _start(self, target: Callable[..., None], *arguments: object) -> None:
         self._threads.append(threading.Thread(target=target, args=arguments, daemon=True))
         self._threads[-1].start()
+
+
+AnyProxy = TypeVar("AnyProxy", bound=Proxy)
+
+
+@contextmanager
+def wired(kind: type[AnyProxy], alias: str = "wired") -> Iterator[AnyProxy]:
+    """An alias of the test's database, whose connections go through a proxy of this kind."""
+    parameters = connection.get_connection_params()
+    with closing(
+        kind(f"postgresql://{parameters.get('host') or 'localhost'}:{parameters.get('port') or 5432}")
+    ) as proxy:
+        connections.settings[alias] = {
+            **connections.settings["default"],
+            "ENGINE": "django.db.backends.postgresql",  # no private server of its own
+            "NAME": parameters["dbname"],
+            "USER": parameters.get("user", ""),
+            "PASSWORD": parameters.get("password", ""),
+            "HOST": proxy.host,
+            "PORT": str(proxy.port),
+        }
+        yield proxy
+        connections[alias].close()
+        del connections[alias]
+        del connections.settings[alias]
 
 
 # --- a host that loses its power or its network
@@ -303,3 +331,27 @@ class ByteProxy(Proxy):
         wire.client.sendall(wire.answered[: begin + wire.cut.at] + (_pooler_error() if wire.cut.error else b""))
         self.done.set()
         raise Ended
+
+
+# --- what it costs to talk over a wire
+
+
+class TurnsProxy(Proxy):
+    """Notes what each client asks for and then waits for: all that it says between two answers is one round trip."""
+
+    def __init__(self, url: str) -> None:
+        self.turns: list[bytes] = []
+        self._asking: dict[int, int] = {}  # by wire: which of the turns has no answer yet
+        super().__init__(url)
+
+    def from_client(self, wire: Wire, data: bytes) -> None:
+        if id(wire) in self._asking:
+            self.turns[self._asking[id(wire)]] += data
+        else:
+            self._asking[id(wire)] = len(self.turns)
+            self.turns.append(data)
+        wire.server.sendall(data)
+
+    def from_server(self, wire: Wire, data: bytes) -> None:
+        self._asking.pop(id(wire), None)
+        wire.client.sendall(data)

@@ -36,6 +36,7 @@ def archive(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_all_of_it_can_be_imported_without_the_package(archive: Path, tmp_path: Path) -> None:
     others = {str(Path(package.__file__).parents[1]) for package in (psycopg, pyarrow, pyspark, numpy)}
     words = [sys.executable, "-I", "-S", "-c", LOAD, str(archive), *sorted(others)]

@@ -21,6 +21,7 @@ def messages(catalogue: Path) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_the_catalogue_is_what_makemessages_makes(tmp_path: Path):
     """If it isn't: cd django_events && python -m django makemessages -l en --no-location."""
     if shutil.which("xgettext") is None:

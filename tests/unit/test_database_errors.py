@@ -62,6 +62,7 @@ def test_what_callers_ask():
     assert {kind for kind in ErrorKind if kind.stays} >= {ErrorKind.TABLE_GONE, ErrorKind.DATA, ErrorKind.FORBIDDEN}
 
 
+@pytest.mark.slow
 def test_no_other_module_judges_by_a_sqlstate():
     """Our functions' own states (DE…) are answers, not failures of the database, so their callers compare them."""
     root = Path(django_events.__file__).parent

@@ -393,6 +393,7 @@ def test_the_reference_has_every_metric_and_names_no_other():
     assert {name for name in named - known if re.sub("_(sum|count|bucket)$", "", name) not in known} == set()
 
 
+@pytest.mark.slow
 def test_the_reference_has_every_record_of_the_log():
     lines = text_of(REFERENCE / "metrics.md").splitlines()
     missing = [

@@ -215,6 +215,7 @@ def test_files_that_spark_wrote_elsewhere_do_not_count(tmp_path: Path) -> None:
     assert parts(tmp_path).unfinished == [PART]
 
 
+@pytest.mark.slow
 def test_many_runs_at_once_decide_each_part_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any lock: each takes the folder over from the others, again and again."""
     monkeypatch.setattr(os, "fsync", lambda opened: None)  # a slow disk would let none of them get far

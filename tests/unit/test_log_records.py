@@ -4,6 +4,8 @@ import ast
 import logging
 from pathlib import Path
 
+import pytest
+
 import django_events
 
 PACKAGE = Path(django_events.__file__).parent
@@ -23,6 +25,7 @@ def calls():
                 yield path.relative_to(PACKAGE), node
 
 
+@pytest.mark.slow
 def test_records_about_a_consumer_a_topic_or_a_step_have_fields():
     found = 0
     for path, call in calls():

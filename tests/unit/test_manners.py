@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import django_events
 
 PACKAGE = Path(django_events.__file__).parent
@@ -112,6 +114,7 @@ def test_private_names_of_others_are_on_a_short_list():
     assert set(PRIVATE) - set(found) == set(), "no longer used"
 
 
+@pytest.mark.slow
 def test_nothing_of_others_is_replaced_but_what_is_on_a_short_list():
     ours = set().union(*map(fields_made, modules().values()))
     found = {
@@ -127,6 +130,7 @@ def test_nothing_of_others_is_replaced_but_what_is_on_a_short_list():
     assert set(REPLACED) - set(found) == set(), "no longer replaced"
 
 
+@pytest.mark.slow
 def test_connections_of_django_are_not_assigned():
     assigned = [
         f"{where}:{node.lineno}"
@@ -138,6 +142,7 @@ def test_connections_of_django_are_not_assigned():
     assert assigned == []
 
 
+@pytest.mark.slow
 def test_no_signal_of_the_process_is_handled_outside_of_commands():
     """A command is a process of ours, and PySpark's session takes Ctrl-C, which is given back."""
     handling = {

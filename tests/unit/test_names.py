@@ -4,12 +4,15 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 import django_events
 
 PACKAGE = Path(django_events.__file__).parent
 GIVEN = {"Command", "Migration", "Meta", "Media"}  # Django looks for these names
 
 
+@pytest.mark.slow
 def test_no_class_name_is_defined_twice():
     places = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 WORDS = re.compile(r"(?<![a-z])(?:somebody|someone|anybody|nobody|whoever)s?(?![a-z])", re.IGNORECASE)
 CODE = re.compile(
@@ -12,6 +14,7 @@ KINDS = {".py", ".sql", ".html", ".js", ".md"}
 PLACES = ("django_events", "docs", "testproject", "tests", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 
+@pytest.mark.slow
 def test_the_package_its_documentation_and_its_tests_name_what_acts():
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"

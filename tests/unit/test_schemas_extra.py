@@ -38,6 +38,7 @@ assert not [name for name in sys.modules if name.split(".")[0] in ("pydantic", "
 """
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X9")
 @pytest.mark.parametrize("program", [WITHOUT, IMPORTED], ids=["without", "imported"])
 def test_nothing_needs_pydantic_but_schemas(program):

@@ -245,6 +245,7 @@ def parts_of(name: str) -> set[str]:
     return {part for use in uses() if use.name == name for part in use.parts}
 
 
+@pytest.mark.slow
 def test_there_are_statements_and_uses():
     assert len(blocks()) > 200
     assert len(uses()) > 200
@@ -257,6 +258,7 @@ def test_what_the_code_asks_for_is_there_and_each_statement_is_asked_for():
     assert set(blocks()) - asked == set()
 
 
+@pytest.mark.slow
 def test_what_is_shared_is_asked_for_by_several_modules():
     askers: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
@@ -367,6 +369,7 @@ COMPOSERS = {"statements.py"}
 RUNNING = {"execute", "executemany", "copy", "exec_", "mogrify"}
 
 
+@pytest.mark.slow
 def test_no_text_made_at_run_time_reaches_a_cursor():
     wrong = [
         f"{file}:{node.lineno}: {ast.unparse(node)}"

@@ -23,6 +23,7 @@ def test_every_name_is_documented(name):
     assert inspect.getdoc(getattr(testing, name))
 
 
+@pytest.mark.slow
 def test_the_plugin_loads_without_django():
     program = """
 import sys
@@ -35,6 +36,7 @@ assert not loaded, loaded
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_plugin_is_found_by_pytest_and_needs_no_settings(tmp_path):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["django_events.pytest_plugin"]')
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass")

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
@@ -23,6 +25,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_without_aiohttp_everything_else_works():
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "testproject.settings"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, cwd=ROOT, capture_output=True, text=True)

@@ -73,7 +73,7 @@ INNER_CLAIMING_FUNCTIONS = {
     (
         "django_events_lease_of(regclass, integer, integer, boolean, integer, interval, text, timestamptz, timestamptz)"
     ): "ec207e3e67a1d21baad15f6027cc5d2a",
-    "django_events_under_token(bigint)": "380554d4821752f5c307439efe798f15",
+    "django_events_under_token(bigint)": "2589c52fdde68fb171398461ee0553d3",
     (
         "django_events_claim_of(regclass, text, integer, interval, text, text, timestamptz, timestamptz, bigint)"
     ): "deb949bd964b1bdd3e5f68d0e802f972",

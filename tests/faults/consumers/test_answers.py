@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import psycopg
 import pytest
-from django.db import DatabaseError, InterfaceError, connection, connections, transaction
+from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from django_events import Backoff, BufferedWriter, declarations, publish, sql
 from django_events.publishing import writer_threads
@@ -27,7 +27,7 @@ from tests.faults.consumers.ledger import Ledger, check_effects
 from tests.support.fix_consumers import positions, written
 from tests.support.fix_topics import assert_dense, log_values, transfer_all
 from tests.support.processes import Processes, wait_until
-from tests.support.proxies import ANSWER, CUTS_OF_ANSWER, ByteProxy, Cut
+from tests.support.proxies import ANSWER, CUTS_OF_ANSWER, ByteProxy, Cut, wired
 
 pytestmark = [pytest.mark.requirement("X8", "P13")]
 
@@ -43,23 +43,8 @@ SETTLED = b"DELETE FROM django_events_delivery"
 def proxy(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[ByteProxy]:
     """The alias "wired" of the test's database, whose answers may be cut."""
     monkeypatch.setattr(loop, "LONGEST_RETRY", 0.01)
-    parameters = connection.get_connection_params()
-    with closing(
-        ByteProxy(f"postgresql://{parameters.get('host') or 'localhost'}:{parameters.get('port') or 5432}")
-    ) as proxy:
-        connections.settings["wired"] = {
-            **connections.settings["default"],
-            "ENGINE": "django.db.backends.postgresql",  # no private server of its own
-            "NAME": parameters["dbname"],
-            "USER": parameters.get("user", ""),
-            "PASSWORD": parameters.get("password", ""),
-            "HOST": proxy.host,
-            "PORT": str(proxy.port),
-        }
+    with wired(ByteProxy) as proxy:
         yield proxy
-        connections["wired"].close()
-        del connections["wired"]
-        del connections.settings["wired"]
 
 
 @contextmanager
@@ -106,7 +91,7 @@ def test_a_publisher(proxy: ByteProxy, things: declarations.DeclaredTopic):
     assert log_values(things) == [*range(len(CUTS_OF_ANSWER))]
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_a_buffered_writer(proxy: ByteProxy, things: declarations.DeclaredTopic, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(writer_threads, "PAUSES", Backoff(base=timedelta(milliseconds=5)))
     with BufferedWriter(things, using="wired") as writer:
@@ -121,7 +106,7 @@ def test_a_buffered_writer(proxy: ByteProxy, things: declarations.DeclaredTopic,
     assert log_values(things) == [*range(len(CUTS_OF_ANSWER))]
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_a_transfer(proxy: ByteProxy, things: declarations.DeclaredTopic):
     with closing(Listener("wired")) as listener, closing(TransferWorker("wired", listener)) as worker:
         with in_background(lambda stop: loop.run(worker, stop)):

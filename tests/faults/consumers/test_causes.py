@@ -15,7 +15,7 @@ BECAUSE = "SELECT value #>> '{}', metadata ->> 'caused_by' FROM django_events_ev
     " ON t.id = topic_id WHERE t.name = 'echoes' ORDER BY django_events_event.id"  # fmt: skip
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
 @pytest.mark.few(1)
 def test_what_an_attempt_published_that_came_to_nothing_is_not_there(

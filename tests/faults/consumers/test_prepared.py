@@ -17,7 +17,7 @@ ASLEEP = (
 
 
 @pytest.mark.requirement("E4", "X6")
-@pytest.mark.quick
+@pytest.mark.slow
 def test_a_transaction_that_published_is_prepared_while_the_transfer_sleeps(processes: Processes, ledger: Ledger):
     """Its events are handled after COMMIT PREPARED, although the poll interval is an hour.
 

@@ -12,7 +12,7 @@ CONSUMERS = ["single", "batched", "whole", "outside", "outside_batched"]
 LONG = 600  # seconds: longer than a test may take
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.requirement("X8", "E13")
 @pytest.mark.usefixtures("transfer")
 def test_a_worker_that_is_stopped_with_a_batch_in_hand_finishes_it(processes: Processes, ledger: Ledger):

@@ -68,6 +68,7 @@ def log_entry():
     return LogEntry.objects.latest("pk")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 def test_pause_and_resume(olga, things, make_consumer, broken):
     row = consumer_of(declare(make_consumer, things, broken))
@@ -91,6 +92,7 @@ def test_pause_and_resume(olga, things, make_consumer, broken):
     assert row.paused_at is None
 
 
+@pytest.mark.slow
 def test_asking_changes_nothing(olga, things, make_consumer, broken):
     row = consumer_of(declare(make_consumer, things, broken))
     for action in ("pause", "resume", "retry_now", "skip", "rewind"):
@@ -100,6 +102,7 @@ def test_asking_changes_nothing(olga, things, make_consumer, broken):
     assert not Intervention.objects.exists() and not LogEntry.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 def test_rewind_shows_first_what_would_happen(olga, things, make_consumer, broken):
     broken.repaired = True
@@ -150,6 +153,7 @@ def test_a_rewind_that_is_wrong_says_why_and_changes_nothing(olga, things, make_
     assert not Intervention.objects.exists() and not LogEntry.objects.exists()
 
 
+@pytest.mark.slow
 def test_rewind_to_a_time(olga, things, make_consumer, broken):
     broken.repaired = True
     reader = declare(make_consumer, things, broken)
@@ -161,6 +165,7 @@ def test_rewind_to_a_time(olga, things, make_consumer, broken):
     assert position_of(reader).position == 0
 
 
+@pytest.mark.slow
 def test_skip_makes_a_dead_letter(olga, things, make_consumer, broken):
     reader = declare(make_consumer, things, broken)
     things.publish({"n": 1})
@@ -177,6 +182,7 @@ def test_skip_makes_a_dead_letter(olga, things, make_consumer, broken):
     assert not Intervention.objects.exists()
 
 
+@pytest.mark.slow
 def test_retry_now(olga, things, make_consumer, broken):
     retry = Backoff(attempts=5, base=timedelta(hours=1))
     reader = declare(make_consumer, things, broken, mode="queue", retry=retry)
@@ -196,6 +202,7 @@ def test_retry_now(olga, things, make_consumer, broken):
     assert not Delivery.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 def test_redrive_what_is_selected(olga, dead, broken):
     broken.repaired = True
@@ -213,6 +220,7 @@ def test_redrive_what_is_selected(olga, dead, broken):
     assert DeadLetter.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_redrive_by_error(olga, dead, broken):
     broken.repaired = True
     other = DeadLetter.objects.order_by("event_id").last()
@@ -236,6 +244,7 @@ def test_redrive_by_error(olga, dead, broken):
 ERRORS = "/admin/django_events/deadletter/errors/"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S6")
 def test_a_group_of_errors_is_decided_about_on_its_row(olga, dead, broken):
     other = DeadLetter.objects.order_by("event_id").last()
@@ -282,6 +291,7 @@ def test_what_is_not_counted_is_not_said_to_be_all(olga, dead, monkeypatch):
     assert number_format(AtLeast(10_000), force_grouping=True) == "≥10,000"
 
 
+@pytest.mark.slow
 def test_dead_letters_are_filtered_and_ordered_by_time(olga, dead):
     first, second, third = DeadLetter.objects.order_by("event_id")
     DeadLetter.objects.filter(pk=first.pk).update(dead_at=ClockTimestamp() - timedelta(hours=2), type="old")
@@ -303,6 +313,7 @@ def test_dead_letters_are_filtered_and_ordered_by_time(olga, dead):
     assert 'type=old"' in page and 'type=-"' in page and 'within=15min"' in page
 
 
+@pytest.mark.slow
 def test_the_filter_stays_after_a_dead_letter_was_decided_about(olga, dead):
     page = olga.get("/admin/django_events/deadletter/", {"within": "1d", "q": "broken"}).content.decode()
     row = re.findall(r'href="(/admin/django_events/deadletter/\d+/change/[^"]*)"', page)[0]
@@ -313,6 +324,7 @@ def test_the_filter_stays_after_a_dead_letter_was_decided_about(olga, dead):
     assert DeadLetter.objects.filter(redrive_at__isnull=False).count() == 1
 
 
+@pytest.mark.slow
 def test_redrive_all(olga, dead, broken):
     broken.repaired = True
     first = DeadLetter.objects.first()
@@ -322,6 +334,7 @@ def test_redrive_all(olga, dead, broken):
     assert sorted(broken.handled) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_the_question_about_many_dead_letters_counts_no_further_than_the_list(olga, dead, monkeypatch):
     monkeypatch.setattr("django_events.admin.lists.COUNTED", 2)
     first = DeadLetter.objects.earliest("pk").pk
@@ -334,6 +347,7 @@ def test_the_question_about_many_dead_letters_counts_no_further_than_the_list(ol
     assert "3 dead letters are handled again" in said(answer)[0]
 
 
+@pytest.mark.slow
 def test_what_dies_while_an_operator_decides_is_not_decided(olga, dead, things):
     first = DeadLetter.objects.first()
     chosen = {"action": "discard", "_selected_action": [first.pk], "select_across": "1"}
@@ -348,6 +362,7 @@ def test_what_dies_while_an_operator_decides_is_not_decided(olga, dead, things):
     assert DeadLetter.objects.get().event_id == 4
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 def test_discard_with_a_reason(olga, dead):
     letter = DeadLetter.objects.order_by("event_id").first()
@@ -403,6 +418,7 @@ def test_publish_again(olga, things):
     assert log_entry().object_id == str(topic_of(things).pk)
 
 
+@pytest.mark.slow
 def test_a_page_that_is_sent_twice_publishes_once(olga, things):
     things.publish({"n": 1})
     transfer_all()
@@ -448,6 +464,7 @@ def test_scheduled_events_that_came_since_the_page_asked_are_kept(olga, things):
     assert ScheduledEvent.objects.count() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X14")
 def test_clocks_are_paused_go_on_and_tick_now(olga, sign_in, things):
     declared = things.every("0 3 * * *", type="nightly")
@@ -586,6 +603,7 @@ def test_what_is_gone_between_a_page_and_its_button(olga, dead):
     assert not LogEntry.objects.exists()
 
 
+@pytest.mark.slow
 def test_each_consumer_s_history_has_its_own_count(olga, dead, things, make_consumer, broken):
     other = declare(make_consumer, things, broken, mode="queue", retry=Backoff(attempts=1), name="other")
     things.publish({"n": 4})
@@ -627,6 +645,7 @@ def test_garbage_in_a_query_does_no_harm(olga, dead, query):
     assert olga.get(f"/admin/django_events/deadletter/?{query}", follow=True).status_code == 200
 
 
+@pytest.mark.slow
 def test_garbage_in_forms_does_no_harm(olga, things, make_consumer, broken):
     row = consumer_of(declare(make_consumer, things, broken, name="a.b-c.d"))
     for asked in (
@@ -647,6 +666,7 @@ def test_garbage_in_forms_does_no_harm(olga, things, make_consumer, broken):
     assert not Intervention.objects.exists()
 
 
+@pytest.mark.slow
 def test_an_event_is_replayed_from_its_page(olga, things, make_consumer):
     seen = []
     reader = make_consumer(things, handler=lambda event: seen.append(event.value))
@@ -714,6 +734,7 @@ def test_the_size_of_a_value_is_that_of_its_text(olga, things):
     assert 'Value <span class="help">9.0 kB' in olga.get(address("topic", topic_of(things), "log/1")).content.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 def test_deliveries_have_type_and_key_and_one_is_tried_again_or_skipped(olga, things, make_consumer, broken):
     retry = Backoff(attempts=5, base=timedelta(hours=1), cap=timedelta(hours=1))

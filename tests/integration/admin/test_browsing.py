@@ -51,6 +51,7 @@ def browse(client, topic, query=""):
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 def test_all_of_a_log_is_seen_in_both_directions(olga, long_log):
     answer, seen = browse(olga, long_log), []
@@ -68,6 +69,7 @@ def test_all_of_a_log_is_seen_in_both_directions(olga, long_log):
     assert ids(follow(olga, long_log, browse(olga, long_log), "Oldest")) == list(range(10, 0, -1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("searched", [1_000, 15])
 @pytest.mark.parametrize("query", ["type=odd", "key=k3", "partition=2", "type=even&key=k2&partition=1", "type=none"])
 @pytest.mark.few(3)
@@ -90,6 +92,7 @@ def test_filters_find_all_there_is_page_by_page(olga, long_log, monkeypatch, sea
     assert seen == expected
 
 
+@pytest.mark.slow
 def test_one_goes_to_an_id_and_to_a_time(olga, long_log):
     assert ids(browse(olga, long_log, "?id=42"))[0] == 42
     assert 'aria-current="true"' in browse(olga, long_log, "?id=42").content.decode()
@@ -98,6 +101,7 @@ def test_one_goes_to_an_id_and_to_a_time(olga, long_log):
     assert ids(browse(olga, long_log, "?time=2101-01-01T10:00"))[0] == 100
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("H4")
 def test_a_log_is_searched_for_a_text_page_by_page(olga, long_log, monkeypatch):
     monkeypatch.setattr(log_pages, "READ", 15)
@@ -115,6 +119,7 @@ def test_a_log_is_searched_for_a_text_page_by_page(olga, long_log, monkeypatch):
     assert ids(browse(olga, long_log, "?text=%25")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("H4")
 @pytest.mark.parametrize("text", ["", "&text=7"])
 def test_a_log_is_shown_of_a_time(olga, long_log, text):
@@ -192,6 +197,7 @@ def status_of(topic, event_id):
     return {one.consumer: one.state for one in fates("default", topic_of(topic), event_id)}
 
 
+@pytest.mark.slow
 def test_the_status_of_an_event_with_each_consumer(olga, things, make_consumer):
     def fine(event): ...
 
@@ -343,6 +349,7 @@ def test_a_consumer_is_found_by_name(make_topic, make_consumer, olga):
 FIND = "/admin/django_events/overview/find/"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 def test_one_box_finds_what_has_a_name(make_topic, make_consumer, olga):
     tea, milk = make_topic("tea", timeline=True), make_topic("milk")
@@ -406,6 +413,7 @@ def test_the_page_of_workers_says_who_has_what_in_hand(sign_in, things, make_con
     assert "An idle worker writes nothing" in told
 
 
+@pytest.mark.slow
 def test_what_turns_the_direction_of_a_text_is_written_out(olga, things, make_consumer):
     def fail(event):
         raise ValueError("evil\u202egpj.exe")
@@ -427,6 +435,7 @@ def test_what_turns_the_direction_of_a_text_is_written_out(olga, things, make_co
         assert not {"\u202e", "\u2067"} & set(told.split('id="content"')[1]), page
 
 
+@pytest.mark.slow
 def test_the_page_of_the_app_says_whether_something_is_wrong(sign_in, things, make_consumer):
     ada = sign_in("view_overview", "view_consumer", name="ada")
     assert "nothing needs attention" in ada.get("/admin/django_events/").content.decode()
@@ -436,6 +445,7 @@ def test_the_page_of_the_app_says_whether_something_is_wrong(sign_in, things, ma
     assert "warning" not in sign_in("view_consumer", name="bob").get("/admin/django_events/").content.decode()
 
 
+@pytest.mark.slow
 def test_a_consumer_that_nothing_serves_is_not_called_idle(olga, things, make_consumer):
     reader = make_consumer(things, handler=print)
     things.publish(1)
@@ -463,6 +473,7 @@ def test_a_consumers_page_has_charts(olga, things, make_consumer):
     assert 'href="?period=1h"' in told and 'href="?period=24h" aria-current="true"' in told
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X16")
 def test_an_event_links_to_its_cause_and_to_what_it_caused(olga, make_topic, things):
     carts = make_topic("carts")

@@ -143,6 +143,7 @@ def test_every_link_leads_somewhere_and_stays_where_it_was(olga, twins):
     assert [page for page in here if "things" in seen[page].content.decode()] == []
 
 
+@pytest.mark.slow
 def test_actions_are_done_where_they_were_asked_for(olga, twins):
     before = twins.counts("default")
     pk = twins.consumer.pk
@@ -168,6 +169,7 @@ def test_actions_are_done_where_they_were_asked_for(olga, twins):
     assert "discard: " not in olga.get(f"{ROOT}consumer/{pk}/history/").content.decode()
 
 
+@pytest.mark.slow
 def test_rows_that_django_shows_are_of_the_database_that_was_chosen(olga, twins):
     listed = olga.get(f"{ROOT}scheduledevent/?database=archive").content.decode()
     assert f"{ROOT}scheduledevent/{twins.scheduled.pk}_40archive/change/" in listed
@@ -176,6 +178,7 @@ def test_rows_that_django_shows_are_of_the_database_that_was_chosen(olga, twins)
     assert f"{ROOT}scheduledevent/{twins.scheduled.pk}_40archive/act/cancel/" in shown
 
 
+@pytest.mark.slow
 def test_the_choice_names_the_usual_database_too(olga, twins):
     told = olga.get(f"{ROOT}deadletter/").content.decode()
     choice = told[told.index("database") :]
@@ -189,6 +192,7 @@ class Keeps:
         return not (db == "archive" and app_label == "django_events")
 
 
+@pytest.mark.slow
 def test_a_database_without_our_tables_by_the_router_is_not_offered(olga, archive):
     with override_settings(DATABASE_ROUTERS=[Keeps()]):
         assert "archive" not in olga.get(f"{ROOT}overview/").content.decode()
@@ -196,6 +200,7 @@ def test_a_database_without_our_tables_by_the_router_is_not_offered(olga, archiv
         assert olga.get(f"{ROOT}topic/1@archive/change/").status_code == 404
 
 
+@pytest.mark.slow
 def test_one_history_of_a_row_however_its_address_is_written(olga, twins):
     pk = Consumer.objects.get(name="reader").pk
     olga.post(f"{ROOT}consumer/{pk}@default/act/pause/")
@@ -212,6 +217,7 @@ def frozen(archive, monkeypatch):
         yield archive
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E11")
 def test_the_overview_tells_of_every_database(olga, twins):
     told = olga.get(f"{ROOT}overview/").content.decode()
@@ -224,6 +230,7 @@ def test_the_overview_tells_of_every_database(olga, twins):
     assert 'href="/admin/django_events/overview/?database=archive"' in table
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E11")
 def test_one_database_is_no_table(olga):
     with override_settings(DATABASE_ROUTERS=[Keeps()]):
@@ -248,6 +255,7 @@ def test_a_database_that_gives_no_answer_says_so_in_its_place(olga, twins, froze
     assert 'data-label="Dead letters">1<' in told
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E11")
 def test_the_sign_names_a_database_that_gives_no_answer(olga, frozen, monkeypatch):
     monkeypatch.setattr(summaries, "SECONDS", 1)
@@ -257,6 +265,7 @@ def test_the_sign_names_a_database_that_gives_no_answer(olga, frozen, monkeypatc
     assert "nothing needs attention" not in sign
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E11")
 def test_metrics_of_the_others_don_t_wait_for_a_database_that_gives_no_answer(archive, monkeypatch, request, caplog):
     assert up() == {"default": 1, "archive": 1}

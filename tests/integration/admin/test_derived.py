@@ -42,6 +42,7 @@ def test_what_would_count_twice_is_not_offered(olga, projection):
     assert "Rewind…" in text  # on: what is missing from the log, or should not count, is left out
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X13")
 def test_its_page_says_how_a_rebuild_gets_on(olga, projection):
     row = Rebuild.objects.create(

@@ -122,6 +122,7 @@ def test_fields_are_masked_everywhere(olga, secretive):
     assert "Not shown" in body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [[], ["password"]])
 def test_an_erased_event_is_said_to_be_erased(olga, things, make_consumer, masked):
     def fails(event):

@@ -27,6 +27,7 @@ def page_of(client, rollup, query=""):
     return answer.content.decode()
 
 
+@pytest.mark.slow
 def test_it_shows_the_table_the_groups_and_the_figures(olga, things, make_rollup):
     revenue = make_rollup(
         things, by={"store": "$.store"}, sums={"income": "$.total"}, maxs={"most": "$.total"}, groups=2
@@ -44,6 +45,7 @@ def test_it_shows_the_table_the_groups_and_the_figures(olga, things, make_rollup
     assert "max: 7 now" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [timedelta(seconds=1), timedelta(minutes=2), timedelta(hours=8), timedelta(days=1)])
 def test_every_period_has_charts_of_whole_buckets(olga, things, make_rollup, every):
     counted = make_rollup(things, every=every)

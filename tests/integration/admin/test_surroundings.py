@@ -70,6 +70,7 @@ def pages(lanes, make_consumer, monkeypatch):
     return [page.removeprefix("/admin/") for page in found]
 
 
+@pytest.mark.slow
 @override_settings(ROOT_URLCONF=__name__)
 def test_every_link_of_another_site_leads_to_that_site(olga, pages):
     for page in pages:
@@ -120,6 +121,7 @@ def test_pages_of_sites_that_are_set_up_otherwise(olga, pages, changed):
                 assert grouped not in answer.content.decode(), page
 
 
+@pytest.mark.slow
 @override_settings(FORCE_SCRIPT_NAME="/shop")
 def test_a_site_below_a_path(olga, pages):
     set_script_prefix("/shop/")
@@ -140,6 +142,7 @@ def test_who_may_not_come_in(pages, sign_in, kind):
             assert method(f"/admin/{page}").status_code == 302, page
 
 
+@pytest.mark.slow
 def test_pages_by_head(olga, pages):
     for page in pages:
         assert olga.head(f"/admin/{page}").status_code == 200, page
@@ -211,6 +214,7 @@ class TestBadDatabases:
         yield
         connection.close()
 
+    @pytest.mark.slow
     def test_a_log_whose_table_is_missing(self, olga, things):
         row = topic_of(things)
         with connection.cursor() as cursor:
@@ -221,6 +225,7 @@ class TestBadDatabases:
         told = olga.get("/admin/django_events/overview/").content.decode()
         assert "manage.py migrate" in told
 
+    @pytest.mark.slow
     def test_statements_may_not_take_long(self, olga, things):
         with connect_and_lock(connection) as held:
             with self.limited("statement_timeout", 300):
@@ -229,6 +234,7 @@ class TestBadDatabases:
         assert answer.status_code == 503
         assert "longer than its limit" in answer.content.decode()
 
+    @pytest.mark.slow
     def test_pages_and_actions_under_atomic_requests(self, olga, things, make_consumer):
         def handler(event): ...
 
@@ -246,6 +252,7 @@ class TestBadDatabases:
         assert olga.post("/admin/django_events/deadletter/", chosen).status_code == 302
         assert DeadLetter.objects.get().redrive_at is not None
 
+    @pytest.mark.slow
     def test_a_database_that_is_only_read(self, olga, things, make_consumer):
         def handler(event): ...
 
@@ -257,6 +264,7 @@ class TestBadDatabases:
         assert answer.status_code == 503
         assert "can only be read. Nothing was changed." in answer.content.decode()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("model", ["deadletter", "scheduledevent", "intervention", "topic", "overview"])
     def test_missing_tables(self, olga, model):
         with connection.cursor() as cursor:
@@ -274,6 +282,7 @@ class TestBadDatabases:
                 for name in tables:
                     cursor.execute(f'ALTER TABLE "away_{name}" RENAME TO "{name}"')
 
+    @pytest.mark.slow
     def test_where_the_server_binds_parameters(self, olga, things, make_consumer, monkeypatch):
         def handler(event): ...
 

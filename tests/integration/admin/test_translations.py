@@ -74,6 +74,7 @@ def brackets(monkeypatch):
 DATA = {"things", "reader", "slow", "reading", "queue", "KeyError", "kB", "min", "visitor", "kind", "olga", "of"}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 def test_every_word_is_translated(olga, things, make_consumer, brackets, monkeypatch):
     def handler(event):

@@ -89,6 +89,7 @@ def test_a_flow_adds_up_and_nothing_of_it_stays(bench, arguments: list[str]):
     assert everything() == before
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E14")
 def test_a_rate_that_is_too_high_is_not_complete(bench):
     """What was due and never published is in no percentile, so it has to be told."""
@@ -257,6 +258,7 @@ def test_an_error_is_told_and_nothing_stays(bench, monkeypatch, where: str):
     assert everything() == before
 
 
+@pytest.mark.slow
 def test_what_an_earlier_run_left_is_dropped_unless_a_session_uses_it(bench, make_topic):
     before = everything()
     killed = declarations.DeclaredTopic(name="events-bench.0123456789ab", declared_at="a test", segment_size=3)
@@ -327,6 +329,7 @@ def test_a_lock_on_the_log_of_all_topics_is_waited_for(connect, in_thread):
         assert not Topic.objects.filter(pk=made.topic.pk).exists()
 
 
+@pytest.mark.slow
 def test_a_lock_that_is_held_for_too_long_leaves_it_to_the_next_run(bench, connect):
     before = everything()
     reader = connect()

@@ -225,6 +225,7 @@ def has_looked(pool):
     return hasattr(pool, "due_partitions") and pool.due_partitions._looked_at is not None
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_started_before_migrate_begins_when_that_is_done(things, make_consumer):
     reader = make_consumer(things, handler=write_down, types=["a"])
     object.__setattr__(reader, "types", ("b",))

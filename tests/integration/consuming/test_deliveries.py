@@ -142,6 +142,7 @@ def test_a_consumer_is_filled_under_load_without_a_gap_and_without_a_double(thin
 # Whose they are
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S1", "S2", "D4")
 def test_each_delivery_is_in_one_hand(things, make_queue, in_thread):
     queue = make_queue(things)
@@ -417,6 +418,7 @@ def test_far_behind_a_key_that_waits_others_are_found(things, ordered, monkeypat
     assert ordered.claim(1) is None
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S5", "X8")
 def test_the_order_of_keys_survives_failures_crashes_and_many_hands(things, make_queue, in_thread):
     """Three workers, five hot keys: they settle, fail, give back, and die with something in hand."""

@@ -245,6 +245,7 @@ WHERE {condition}
 """
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=SEEDS)
 def test_an_event_that_a_filter_matches_has_one_of_its_terms(seed):

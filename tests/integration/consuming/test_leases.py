@@ -123,6 +123,7 @@ def take_over(consumer):
 # Claiming
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E7")
 @pytest.mark.parametrize("expired", [False, True])
 def test_of_many_claims_at_once_one_gets_the_lease(things, make_consumer, in_thread, expired):
@@ -316,6 +317,7 @@ def test_a_worker_goes_on_with_its_other_work_after_it_lost_a_lease(
 # Renewal
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S8")
 def test_the_lease_of_a_handler_that_takes_long_is_renewed(things, make_consumer, in_thread, renewal):
     go_on = threading.Event()
@@ -396,6 +398,7 @@ def test_a_handler_whose_lease_is_lost_meanwhile_is_told_when_it_comes_back(
     taken[0].release()
 
 
+@pytest.mark.slow
 def test_a_process_without_leases_keeps_no_connection(things, make_consumer, renewal):
     reader = make_consumer(things, handler=print, lease=timedelta(seconds=1))
     fill(things, 1)
@@ -917,6 +920,7 @@ def test_a_late_error_is_told_with_the_timeout(things, make_consumer, renewal):
     assert "ValueError: the bank hung up" in letter.traceback
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P9")
 @BOTH_MODES
 def test_a_handler_that_does_not_come_back_ends_its_process_and_others_go_on(
@@ -954,6 +958,7 @@ def test_a_handler_that_does_not_come_back_ends_its_process_and_others_go_on(
         assert (written(), on_shelf()) == (["1", "2"], 998)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P9")
 @pytest.mark.parametrize("renewal", [SOON], indirect=True)
 def test_the_others_of_the_process_finish_what_they_have_in_hand_before_it_ends(
@@ -991,6 +996,7 @@ def test_the_others_of_the_process_finish_what_they_have_in_hand_before_it_ends(
     assert written() == ["busy"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P9")
 @pytest.mark.parametrize("renewal", [0.05], indirect=True)
 def test_others_that_do_not_finish_either_are_not_waited_for_and_their_events_go_to_others(
@@ -1024,6 +1030,7 @@ def test_others_that_do_not_finish_either_are_not_waited_for_and_their_events_go
         future.result(SOON)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P9")
 def test_without_a_timeout_a_handler_may_take_as_long_as_it_wants(things, make_consumer, renewal, in_thread):
     go_on = threading.Event()
@@ -1083,6 +1090,7 @@ def test_a_session_that_does_not_end_is_named(things, make_consumer, connect, mo
     assert take_over(reader) is not None
 
 
+@pytest.mark.slow
 def test_a_handler_that_closes_its_connection_is_no_lost_lease(things, make_consumer, caplog):
     calls = []
 
@@ -1164,6 +1172,7 @@ def elsewhere():
     renewal.close()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E11")
 @pytest.mark.parametrize(
     ("renewal", "finishes"), [(SOON, True), (0.05, False)], indirect=["renewal"], ids=["finishes", "doesn't finish"]

@@ -86,6 +86,7 @@ def test_it_reads_what_it_leases(warm, things, django_assert_num_queries):
     warm.serve(lease, BoundHandler(warm.subscription.consumer), on_failure=log_failure(lease))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S1")
 @pytest.mark.parametrize("options", [{}, {"batch_size": 7}, {"types": ["good.*"]}], ids=str)
 def test_it_reads_the_same_as_ever(lanes, make_consumer, options):
@@ -162,6 +163,7 @@ def test_a_paused_consumer_and_one_with_a_dead_letter_to_redrive_are_left(warm, 
     assert serve(warm) == 2
 
 
+@pytest.mark.slow
 def test_it_goes_from_segment_to_segment(make_topic, make_consumer):
     things, seen = make_topic("things", segment_size=100), []
     server = server_of(make_consumer(things, handler=lambda event: seen.append(event.value)))
@@ -338,6 +340,7 @@ def test_statements_that_are_not_asked_for_are_given_up(things, make_consumer):
     assert len(names()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S3")
 def test_of_many_that_claim_at_once_one_gets_each_event(things, make_consumer):
     """In one snapshot of each, while others settle: the row's newest version says where a batch begins."""
@@ -372,6 +375,7 @@ def test_of_many_that_claim_at_once_one_gets_each_event(things, make_consumer):
     assert seen == ["first", *range(100)]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X6")
 def test_a_worker_claims_by_it_and_asks_nothing_while_it_is_told(things, make_consumer):
     seen = []

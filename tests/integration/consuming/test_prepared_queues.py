@@ -79,6 +79,7 @@ def test_it_reads_what_it_claims(make_warm, things, ordered, monkeypatch):
     assert not Delivery.objects.exists()
 
 
+@pytest.mark.slow
 def test_events_of_several_segments_and_large_ones_are_read_as_ever(make_topic, make_consumer):
     things, seen = make_topic("things", segment_size=100), []
     server = server_of(make_consumer(things, mode="queue", handler=lambda event: seen.append(event.value)))
@@ -143,6 +144,7 @@ def test_a_session_that_was_told_to_forget_claims_as_ever(make_warm, things, for
     assert warm.seen == ["first", 1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S2")
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.few(1)

@@ -93,6 +93,7 @@ def test_people_workers_and_the_transfer_get_along(things, make_queue, in_thread
         check_order(handled)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D2", "D5")
 def test_consumers_come_and_go_while_events_do(things, make_queue, in_thread):
     """Those who publish notice nothing; who stays gets each event once, and who comes gets all, or what fits."""

@@ -669,6 +669,7 @@ def nth(several, pick):
     return list(several)[pick % len(several)]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S1", "S3", "S4", "S5", "S6", "S11", "D4", "D5")
 @pytest.mark.timeout(900)  # a failing example is made smaller for five minutes at most
 @pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])

@@ -115,6 +115,7 @@ def test_a_consumer_that_is_not_declared_any_more_stays(things, make_consumer):
     assert Consumer.objects.filter(name="reader").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E12")
 def test_several_syncs_at_once_register_a_consumer_once(lanes, make_consumer):
     reader = make_consumer(lanes, handler=print)
@@ -404,6 +405,7 @@ def test_partitioned_or_not_changes_before_anything_was_handled(lanes, make_cons
     assert_numbers(reader)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E12")
 def test_partitioned_or_not_changes_back_and_forth_between_events(lanes, make_consumer, shelf):
     """Each time with everything handled, and with more to come: nothing twice, nothing left out."""
@@ -531,6 +533,7 @@ def test_a_worker_that_is_out_of_time_is_waited_for_or_taken_over(lanes, make_co
     assert sorted(handled_ids()) == list(range(1, 9))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E12")
 @pytest.mark.parametrize(("before", "after"), [(4, 8), (8, 4), (1, 3), (3, 1)])
 @pytest.mark.parametrize("partitioned", [True, False])

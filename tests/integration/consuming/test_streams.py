@@ -940,6 +940,7 @@ def test_a_filtered_consumer_gets_its_events_and_passes_the_others(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S12")
 @pytest.mark.parametrize("partitioned", [True, False])
 def test_numbers_stay_right_wherever_a_filtered_consumer_stops(lanes, make_consumer, monkeypatch, partitioned):
@@ -1239,6 +1240,7 @@ def test_ten_workers_share_ten_partitions_and_each_is_handled_by_one_at_a_time(m
     assert dead_letters(reader) == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X2")
 @pytest.mark.requirement("E8")
 @pytest.mark.parametrize("batch_size", [None, 7], ids=["single", "batch"])
@@ -1273,6 +1275,7 @@ def test_with_failures_of_every_kind_each_event_has_its_effect_once_and_in_order
     assert_numbers(reader)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X2")
 @pytest.mark.requirement("S8")
 @pytest.mark.parametrize("batch_size", [None, 7], ids=["single", "batch"])

@@ -321,6 +321,7 @@ def test_two_sessions_with_one_token_settle_each_event_once(queue, program):
     assert pending(queue) == []
 
 
+@pytest.mark.slow
 def test_sessions_that_share_a_token_never_take_it_for_lost(things, make_queue, program):
     queue = make_queue(things)
     fill_topic(things, *range(100))
@@ -338,6 +339,7 @@ def test_sessions_that_share_a_token_never_take_it_for_lost(things, make_queue, 
     assert pending(queue) == []
 
 
+@pytest.mark.slow
 def test_python_settles_what_such_a_session_leaves(things, make_queue, program, in_thread):
     queue = make_queue(things)
     fill_topic(things, *range(60))
@@ -539,6 +541,7 @@ def test_the_position_follows_so_that_the_log_is_not_kept(queue, program):
     assert models.Position.objects.get(consumer__name="queue").position == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [False, True])
 def test_twenty_programs_and_a_python_worker_share_the_events(things, make_queue, program, ordered):
     events, keys = 400, 23
@@ -618,6 +621,7 @@ def test_a_program_that_froze_after_its_ack_stops_no_ack_of_others(queue, progra
     assert other.ack(token) == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_program_that_froze_after_its_ack_stops_no_worker_of_python(queue, program, caplog):
     frozen = program(autocommit=False)
     token, _ = frozen.claim(most=2)

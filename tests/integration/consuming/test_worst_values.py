@@ -69,6 +69,7 @@ class Noted:
         self.sizes.append(len(values))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D4")
 @pytest.mark.parametrize("batch_size", [None, 100])
 def test_a_stream_goes_on_with_all_but_what_can_not_be_read(things, make_consumer, batch_size):
@@ -85,6 +86,7 @@ def test_a_stream_goes_on_with_all_but_what_can_not_be_read(things, make_consume
     assert dead[0].error.startswith(f"UnreadableEvent: The payload of event {things.name}/2, ")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D4")
 def test_a_queue_goes_on_with_all_but_what_can_not_be_read(things, make_queue):
     handler = Noted()
@@ -155,6 +157,7 @@ def serve_queue(queue):
     raise AssertionError(f"deliveries are left: {pending_of(queue)}")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D5")
 def test_the_culprit_is_shown_as_a_sentence_and_its_neighbours_as_they_are(things, capsys):
     insert(things, *among_others(worst_values.ALL.values()))
@@ -211,6 +214,7 @@ def test_what_is_scheduled_is_shown_whatever_is_in_it(things, capsys):
     assert all(event["unreadable"] and event["value"] is None for event in found)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D5")
 def test_dead_letters_are_shown_whatever_is_in_them(things, make_consumer, capsys):
     reader = make_consumer(things, handler=Noted(), retry=AT_ONCE)

@@ -68,6 +68,7 @@ def test_what_is_not_handled_yet_is_no_drift(lanes, make_projection):
     assert projection.check().drifts == []
 
 
+@pytest.mark.slow
 def test_dead_letters_are_no_drift(things, make_projection):
     projection = make_projection(things, into=CustomerTotal, fold=broken_at(3), retry=AT_ONCE)
     filled(things, projection)

@@ -117,6 +117,7 @@ def test_a_change_over_that_froze_and_wakes_up_too_late_does_nothing(
     assert 10 < behind < MOST - 1
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("H3")
 def test_a_change_over_of_a_rollup_that_was_killed_is_undone_and_made_again(things, make_rollup, connect, monkeypatch):
     counted = make_rollup(things, every=timedelta(days=1), by={"store": "$.store"})

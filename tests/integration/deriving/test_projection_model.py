@@ -145,6 +145,7 @@ class Model(RuleBasedStateMachine):
                 remove_topic(self.topic, force=True)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X13")
 @pytest.mark.parametrize(
     "examples",

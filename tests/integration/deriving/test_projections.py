@@ -373,6 +373,7 @@ def test_several_projections_of_one_topic(things, make_projection):
     assert [row.names for row in Counter.objects.all()] == ["1 2"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X13")
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_row_that_two_partitions_have_events_of_loses_no_update(make_topic, make_projection, is_there):
@@ -399,6 +400,7 @@ def test_a_row_that_two_partitions_have_events_of_loses_no_update(make_topic, ma
     assert totals() == {"ada": (2 + is_there, 0)} and not dead_letters(projection)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X13")
 def test_one_projection_of_several_topics_loses_no_update(make_topic, make_projection):
     topics = [make_topic(name, partitions=2) for name in ("sales", "returns")]

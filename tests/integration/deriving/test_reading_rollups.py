@@ -248,6 +248,7 @@ def test_a_day_is_as_long_as_the_calendar_says(things, make_rollup, day, hours):
     assert all(row.utcoffset() == row.astimezone(day.tzinfo).utcoffset() and row.hour == 0 for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "zone", [BERLIN, HAVANA, KOLKATA, UTC, ZoneInfo("America/New_York"), ZoneInfo("Australia/Lord_Howe")]
 )

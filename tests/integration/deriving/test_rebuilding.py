@@ -247,6 +247,7 @@ def test_progress_says_how_much_is_left(things, make_projection, small_chunks):
     assert [(one.ids, one.left) for one in told] == [(0, 30), (7, 23), (14, 16), (21, 9), (28, 2)]
 
 
+@pytest.mark.slow
 def test_several_topics_are_folded_in_the_order_of_their_times(make_topic, make_projection, small_chunks):
     topics = [make_topic(name) for name in ("sales", "returns")]
     noted = []
@@ -309,6 +310,7 @@ def test_a_repartitioned_topic(lanes, make_projection, small_chunks):
     assert set(reached(projection)) == {35}
 
 
+@pytest.mark.slow
 def test_a_consumer_that_turns_to_read_all_partitions_together(lanes, make_projection, small_chunks):
     projection = make_projection(lanes, into=CustomerTotal, fold=add)
     filled(lanes, projection)
@@ -586,6 +588,7 @@ def test_a_lease_in_hand_is_waited_for_and_then_lost(things, make_projection):
     assert sum(orders for orders, _ in totals().values()) == 31
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X13")
 def test_workers_go_on_while_it_is_rebuilt(lanes, make_projection, small_chunks):
     projection = make_projection(lanes, into=CustomerTotal, fold=add)
@@ -605,6 +608,7 @@ def test_workers_go_on_while_it_is_rebuilt(lanes, make_projection, small_chunks)
     assert all(ids == sorted(ids) and len(set(ids)) == len(ids) for ids in seen().values())
 
 
+@pytest.mark.slow
 def test_a_reader_that_keeps_the_table_is_named_and_nothing_is_lost(things, make_projection, connect):
     projection = make_projection(things, into=CustomerTotal, fold=add)
     expected = filled(things, projection)
@@ -632,6 +636,7 @@ def broken_at(*ids):
     return broken
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X13")
 def test_an_event_that_cannot_be_folded_stops_it_and_is_named(things, make_projection, small_chunks):
     projection = make_projection(things, into=CustomerTotal, fold=add)
@@ -653,6 +658,7 @@ def test_an_event_that_cannot_be_folded_stops_it_and_is_named(things, make_proje
     assert letters[0].value == {"customer": "c4", "total": 9}
 
 
+@pytest.mark.slow
 def test_dead_letters_whose_events_were_folded_are_gone_and_others_can_be_redriven(things, make_projection):
     projection = make_projection(things, into=CustomerTotal, fold=broken_at(3, 5), retry=AT_ONCE)
     publish_many(things, [order("ada", n) for n in range(6)])
@@ -713,6 +719,7 @@ def test_events_that_go_meanwhile_stop_it(make_topic, make_projection, small_chu
     assert totals() == before
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X13")
 def test_retention_keeps_what_is_not_folded_yet(make_topic, make_projection, small_chunks):
     topic = make_topic("short", segment_size=100, retention_events=50)

@@ -42,6 +42,7 @@ def test_a_rolled_up_table_is_made_anew_and_goes_on(things, make_rollup):
     assert by_group(revenue, "store", "revenue")["a"] == before["a"] + 1
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True, databases=["default", "archive"])
 def test_another_database_has_other_numbers_for_its_tables(archive, things, make_rollup):
     with connections[archive].cursor() as cursor:

@@ -227,6 +227,7 @@ def test_any_history_in_any_ranges_is_one_group_by(make_topic, make_rollup):
     run(make_topic, make_rollup, examples=60, steps=30)
 
 
+@pytest.mark.slow
 def test_some_histories_in_some_ranges_are_one_group_by(make_topic, make_rollup):
     run(make_topic, make_rollup, examples=6, steps=15)
 

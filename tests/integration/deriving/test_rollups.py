@@ -384,6 +384,7 @@ def test_an_event_that_fails_the_statement_is_left_out_alone(things, make_rollup
     assert found.remedy.endswith("manage.py events rebuild revenue")
 
 
+@pytest.mark.slow
 def test_where_each_event_fails_it_stops(things, make_rollup):
     counted = make_rollup(things, every=DAY, where='$.at.datetime() > "2020-01-01T00:00:00+00:00".datetime()')
     fill(things, *[{"at": "2026-01-01"}] * 150)

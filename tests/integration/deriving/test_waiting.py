@@ -467,6 +467,7 @@ def test_a_role_that_may_not_know_the_last_ticket_is_told_so(things, make_consum
 # Many who wait
 
 
+@pytest.mark.slow
 def test_a_hundred_threads_wait_by_one_connection(things, make_consumer):
     reader = make_consumer(things, handler=ignore)
     receipts = [publish(things, n) for n in range(100)]
@@ -583,6 +584,7 @@ def test_an_error_reaches_the_one_that_waits(things, make_consumer, in_thread):
             cursor.execute("ALTER TABLE django_events_gone RENAME TO django_events_position")
 
 
+@pytest.mark.slow
 def test_workers_that_run_are_waited_for(things, make_consumer):
     """Nothing is arranged here: a worker, a transfer, and one that reads what it has just written."""
     seen = set()

@@ -190,6 +190,7 @@ def test_what_the_database_refuses_is_raised_when_it_is_opened(things):
 # One tailer
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P6")
 def test_two_hundred_listeners_cost_as_many_queries_as_one(things, monkeypatch):
     reads = []

@@ -197,6 +197,7 @@ class Model(RuleBasedStateMachine):
             assert of_topic == sorted(of_topic)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P6", "P7")
 @pytest.mark.timeout(900)  # a failing example is made smaller for five minutes at most
 @pytest.mark.parametrize("examples", [3, pytest.param(60, marks=pytest.mark.long)])

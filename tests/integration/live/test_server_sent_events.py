@@ -267,6 +267,7 @@ def test_a_stream_keeps_no_connection_of_its_request(things):
     assert asked[0][0] is asked[1][0]
 
 
+@pytest.mark.slow
 def test_streams_that_are_ended_come_back_without_loss(port, things):
     seen, last = [], "things/0"
     for n in range(10):

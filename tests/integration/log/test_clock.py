@@ -646,6 +646,7 @@ def test_a_log_that_cannot_be_read_now_keeps_the_tick_and_holds_up_no_other_cloc
         declarations.clocks.discard(other)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X14")
 @committing
 def test_two_transfers_at_once_never_have_two_ticks_open(things, make_clock, make_consumer, in_thread):

@@ -247,6 +247,7 @@ def test_of_several_partitions_the_last_event_of_each_stays(make_prices):
     assert sound()
 
 
+@pytest.mark.slow
 def test_few_keys_need_few_segments_however_long_they_are_updated(make_prices):
     topic = make_prices(segment_size=1_000)
     for turn in range(8):
@@ -343,6 +344,7 @@ def test_who_begins_at_the_beginning_comes_to_the_same_state(make_prices, make_c
     assert sound()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["stream", "queue"])
 def test_a_rewind_over_what_is_gone_reads_what_is_left(prices, make_consumer, mode):
     seen = []
@@ -357,6 +359,7 @@ def test_a_rewind_over_what_is_gone_reads_what_is_left(prices, make_consumer, mo
         assert sound()
 
 
+@pytest.mark.slow
 def test_a_rewound_consumer_keeps_what_is_behind_it(prices, make_consumer):
     reader = make_consumer(prices, handler=print, start="beginning")
     run_once(reader)
@@ -452,6 +455,7 @@ def test_a_reader_postpones_the_swap_and_loses_nothing(prices, connect):
     assert compact() == (4, 393, None)
 
 
+@pytest.mark.slow
 def test_maintenance_says_whose_lock_it_waits_for(prices, connect):
     session = connect()
     session.execute(f"LOCK TABLE {log_table(row().pk)}_101 IN ROW EXCLUSIVE MODE")
@@ -463,6 +467,7 @@ def test_maintenance_says_whose_lock_it_waits_for(prices, connect):
     assert done.result["bytes"] > 0
 
 
+@pytest.mark.slow
 def test_an_erasure_waits_and_what_it_blanks_is_not_copied(prices, in_thread, connect):
     session = connect()
     looks = connect(autocommit=True)
@@ -480,6 +485,7 @@ def test_an_erasure_waits_and_what_it_blanks_is_not_copied(prices, in_thread, co
     assert sound()
 
 
+@pytest.mark.slow
 def test_two_at_once_do_it_once(prices, in_thread, connect):
     session = connect()
     looks = connect(autocommit=True)
@@ -494,6 +500,7 @@ def test_two_at_once_do_it_once(prices, in_thread, connect):
     assert sound()
 
 
+@pytest.mark.slow
 def test_a_consumer_that_goes_back_meanwhile_keeps_what_it_needs(prices, make_consumer, in_thread, connect):
     reader = make_consumer(prices, handler=print, start="beginning")
     run_once(reader)
@@ -527,6 +534,7 @@ def test_in_a_failed_transaction_nothing_is_left(prices):
     assert len(ids(prices)) == 450
 
 
+@pytest.mark.slow
 def test_an_index_is_built_of_a_segment_that_is_rewritten_meanwhile(prices, in_thread, connect):
     session = connect()
     looks = connect(autocommit=True)
@@ -715,6 +723,7 @@ def test_a_log_that_lost_its_topics_row_goes_on(make_prices, partitions):
 PUBLISHED = st.lists(st.tuples(st.sampled_from(["set", "set", "gone"]), st.integers(0, 130)), min_size=60, max_size=160)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(partitions=st.sampled_from([1, 3]), turns=st.lists(st.tuples(PUBLISHED, st.booleans()), min_size=1, max_size=5))
 def test_a_fold_is_what_it_was_whatever_came_in_which_order(make_topic, partitions, turns):

@@ -111,6 +111,7 @@ def test_publishers_and_the_transfer_go_on_meanwhile(logged, in_thread):
     assert Event.objects.timeline(logged, "meanwhile").count() == len(moved)
 
 
+@pytest.mark.slow
 def test_two_at_once_build_one_index(logged, in_thread):
     redeclare(logged, timeline=True)
     for building in [in_thread(topics.sync, "default") for _ in range(2)]:

@@ -79,6 +79,7 @@ def test_they_come_in_the_order_of_their_times_and_those_of_one_time_as_they_wer
     assert log_values(things) == ["first", *(f"same {i}" for i in range(5)), "last"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P2")
 @committing
 @IN_ONE_DATABASE

@@ -81,6 +81,7 @@ def test_a_topic_that_the_transfer_does_not_know_is_looked_at(worker, things):
     assert worker.move() == 1
 
 
+@pytest.mark.slow
 def test_many_topics_are_moved_together(worker, make_topic):
     topics = [make_topic(f"things.{n}") for n in range(FEW_TOPICS + 1)]
     for value in ("first", "second"):
@@ -218,6 +219,7 @@ def test_what_is_not_as_it_was_is_looked_at(worker, things, change):
     assert log_values(things)[-1] == "later"
 
 
+@pytest.mark.slow
 def test_a_log_that_was_rewritten_by_hand_is_looked_at(worker, things, connect):
     topic_id = warm_up(worker, things)
     publish(things, 1)
@@ -281,6 +283,7 @@ def test_no_statement_is_prepared_on_a_connection_of_a_pool(other_alias):
         pooled.close_pool()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E1", "E4")
 def test_two_transfers_that_are_told_of_the_same_topic_keep_it_dense(worker, make_topic):
     """Each is named everything, and meets what the other one has done in between."""
@@ -327,6 +330,7 @@ def test_two_transfers_that_are_told_of_the_same_topic_keep_it_dense(worker, mak
         assert [n for by, n in values if by == who] == list(range(150))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D1")
 def test_its_plan_is_by_index_though_it_was_made_for_empty_tables(worker, make_topic):
     other, things = make_topic("other"), make_topic("things", partitions=4)

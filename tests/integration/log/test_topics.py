@@ -373,6 +373,7 @@ def in_a_session_of_its_own(function, *args):
         connection.close()
 
 
+@pytest.mark.slow
 @committing
 @pytest.mark.requirement("E1")
 def test_processes_that_migrate_at_once_make_each_topic_once():
@@ -552,6 +553,7 @@ def test_a_row_that_was_renamed_keeps_its_log_and_the_name_gets_a_new_one(things
 # After migrate
 
 
+@pytest.mark.slow
 @rolled_back
 def test_migrate_says_what_it_made_and_then_nothing():
     out = StringIO()

@@ -38,6 +38,7 @@ def test_a_late_commit_gets_the_higher_id(two_sessions, things):
     assert_dense(things)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E4")
 def test_a_worker_that_goes_on_sees_a_late_commit_too(two_sessions, things):
     """Its mark must not pass an id that can still commit, however often it moves meanwhile."""
@@ -87,6 +88,7 @@ def test_savepoints_that_roll_back_leave_nothing(things):
     assert_dense(things)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E6")
 def test_thirty_thousand_events_of_one_key_keep_their_order(lanes):
     for start in range(0, 30_000, 10_000):
@@ -379,6 +381,7 @@ def test_eight_transfers_at_once_stay_dense(make_topic):
         assert_dense(topic)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
@@ -479,6 +482,7 @@ def test_a_transaction_that_commits_while_a_batch_is_on_its_way_keeps_its_order(
         assert_dense(topic)
 
 
+@pytest.mark.slow
 def test_a_flood_that_commits_while_a_batch_is_on_its_way_stays_within_the_batch(connect, make_topic):
     topic = make_topic("short", segment_size=100)
     late = connect()
@@ -530,6 +534,7 @@ def test_a_head_that_a_session_holds_stops_no_other_topic(connect, make_topic):
     assert log_values(busy) == list(range(450))
 
 
+@pytest.mark.slow
 def test_a_lock_on_one_log_stops_no_other_topic(connect, make_topic, caplog):
     """As CREATE INDEX on a segment takes it, for as long as that lasts."""
     locked, free = make_topic("locked"), make_topic("free")
@@ -548,6 +553,7 @@ def test_a_lock_on_one_log_stops_no_other_topic(connect, make_topic, caplog):
     assert not worker.left
 
 
+@pytest.mark.slow
 def test_a_transfer_that_starts_beside_an_exclusive_lock_on_one_log_stops_no_other_topic(connect, make_topic):
     """It doesn't know yet how much room there is, and looking waits for the holder of the lock."""
     locked, free = make_topic("locked"), make_topic("free")
@@ -689,6 +695,7 @@ def locks() -> int:
     return int(count)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E6")
 def test_very_many_topics_share_batches_of_some(make_topic, monkeypatch):
     """Each topic costs some entries of the server's table of locks, until the batch ends."""
@@ -737,6 +744,7 @@ def test_what_the_servers_table_of_locks_has_no_room_for_is_moved_one_by_one(mak
     assert worker._trusted_at_once == TOPICS_AT_ONCE
 
 
+@pytest.mark.slow
 def test_a_look_at_many_logs_leaves_no_locks_to_the_transaction_that_looks(make_topic, make_consumer, monkeypatch):
     """As doctor, maintenance and samples do it."""
     for module in (inventory, lag, retention):

@@ -71,6 +71,7 @@ def test_they_are_read_once(topics):
         assert_dense(topic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["few", "later"])
 def test_they_are_read_where_it_costs_little_and_again_after_a_while(topics, monkeypatch, why):
     if why == "few":
@@ -82,6 +83,7 @@ def test_they_are_read_where_it_costs_little_and_again_after_a_while(topics, mon
     assert len(read) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E1", "E4")
 def test_what_another_transfer_wrote_is_met_at_the_primary_key_and_read(topics):
     worker = knowing(topics)
@@ -100,6 +102,7 @@ def test_what_another_transfer_wrote_is_met_at_the_primary_key_and_read(topics):
         assert_dense(topic)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E1", "E4")
 def test_what_another_transfer_wrote_and_retention_dropped_is_told_by_the_floor(topics):
     """No primary key speaks of an event that is gone."""
@@ -123,6 +126,7 @@ def test_what_another_transfer_wrote_and_retention_dropped_is_told_by_the_floor(
     assert log_values(topics[2]) == values("first", "second", "mine")
 
 
+@pytest.mark.slow
 def test_a_topic_that_another_session_keeps_is_left_and_its_end_is_read(topics, connect):
     worker = knowing(topics)
     other = connect()
@@ -143,6 +147,7 @@ def test_a_topic_that_another_session_keeps_is_left_and_its_end_is_read(topics, 
         assert_dense(topic)
 
 
+@pytest.mark.slow
 def test_a_topic_of_other_partitions_is_read(topics):
     worker = knowing(topics)
     Topic.objects.filter(name="parts").update(partitions=2)
@@ -154,6 +159,7 @@ def test_a_topic_of_other_partitions_is_read(topics):
     assert set(Event.objects.since(topics[0]).values_list("partition", flat=True).filter(value="mine")) <= {0, 1}
 
 
+@pytest.mark.slow
 def test_what_a_caller_rolls_back_was_never_written(topics):
     worker = knowing(topics)
     publish_all(topics, "mine")
@@ -167,6 +173,7 @@ def test_what_a_caller_rolls_back_was_never_written(topics):
         assert_dense(topic)
 
 
+@pytest.mark.slow
 def test_a_rule_of_the_site_that_refuses_a_duplicate_stops_its_topic_alone(topics):
     worker = knowing(topics)
     row = Topic.objects.get(name=topics[1].name)
@@ -183,6 +190,7 @@ def test_a_rule_of_the_site_that_refuses_a_duplicate_stops_its_topic_alone(topic
         assert log_values(topic) == values("first", "second", "mine")
 
 
+@pytest.mark.slow
 def test_very_many_ends_leave_no_locks_to_the_batch(topics, monkeypatch):
     monkeypatch.setattr(transfer, "TOPICS_AT_ONCE", 2)
     worker = Transfer("default")
@@ -203,6 +211,7 @@ def test_very_many_ends_leave_no_locks_to_the_batch(topics, monkeypatch):
     assert_dense(topics[0])
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E1", "E4", "E5")
 def test_four_transfers_of_a_flow_in_many_topics_stay_dense(topics, monkeypatch):
     """They trust again at once, so they meet all the time."""

@@ -60,6 +60,7 @@ def maintenance_problems():
 # When, and by whom
 
 
+@pytest.mark.slow
 def test_each_step_is_run_once_in_its_period():
     assert ran(run_due("default")) == NAMES
     assert ran(run_due("default")) in (
@@ -232,6 +233,7 @@ def test_retention_is_applied_to_every_topic_that_has_one(make_topic):
     assert models.Event.objects.of(whole).count() == 150
 
 
+@pytest.mark.slow
 def test_a_lock_on_one_log_holds_up_no_other(make_topic, connect):
     locked, free = (make_topic(name, segment_size=100, retention_events=1) for name in ("locked", "free"))
     for topic in (locked, free):
@@ -417,6 +419,7 @@ def test_a_connection_that_is_lost_while_topics_are_looked_at_one_by_one_is_told
     assert [len(topics) > 1 for topics in looks] == [True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S10")
 def test_a_pause_before_the_first_run_is_no_run_that_never_ended(capsys):
     """The row of the step is made by the pause: it says so, and nothing complains."""

@@ -535,6 +535,7 @@ def test_a_smaller_size_holds_from_the_next_event_on(make_topic):
 # Beside others
 
 
+@pytest.mark.slow
 def test_a_long_reader_of_the_log_is_left_alone_and_nothing_is_half_done(make_topic, connect):
     topic = make_topic(segment_size=100, retention_events=1)
     publish_range(topic, 250)
@@ -655,6 +656,7 @@ def test_a_stream_that_stopped_at_an_event_that_expires_goes_on_behind_it(make_t
     assert seen == list(range(101, 121))
 
 
+@pytest.mark.slow
 def test_a_reader_of_the_log_is_named_and_not_a_consumer(make_topic, make_consumer, connect, told):
     topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
     make_consumer(topic, handler=print)
@@ -700,6 +702,7 @@ def test_a_very_long_retention_is_for_ever(make_topic):
     assert not divided(topic)
 
 
+@pytest.mark.slow
 def test_there_are_not_more_and_more_segments_while_a_consumer_keeps_them(make_topic, make_consumer):
     topic = make_topic(segment_size=1_000, retention=timedelta(microseconds=1))
     make_consumer(topic, handler=print)

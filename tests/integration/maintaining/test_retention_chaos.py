@@ -195,6 +195,7 @@ def test_what_was_left_behind_and_what_was_handled_are_everything(make_topic, ma
     assert verified()
 
 
+@pytest.mark.slow
 def test_registering_at_the_beginning_and_rewinding_there_race_with_retention(make_topic, make_consumer, in_thread):
     topic = make_topic(segment_size=100, retention_events=150)
     reader = make_consumer(topic, name="reader", handler=print, batch_size=1_000)

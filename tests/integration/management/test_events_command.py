@@ -115,6 +115,7 @@ def kinds(answer: Answer) -> list[tuple[str, str | None]]:
 # --- status
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S13")
 def test_status_of_what_is_well(events: Run, lanes, make_consumer) -> None:
     reader = make_consumer(lanes, handler=take)
@@ -133,6 +134,7 @@ def test_status_of_what_is_well(events: Run, lanes, make_consumer) -> None:
     assert datetime.fromisoformat(of(data.data["consumers"])["served_at"]).tzinfo == UTC
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S13")
 def test_status_of_some_with_how_long_events_wait(events: Run, lanes, things, make_consumer) -> None:
     make_consumer(lanes, name="late", handler=take)
@@ -156,6 +158,7 @@ def test_status_of_some_with_how_long_events_wait(events: Run, lanes, things, ma
     assert {line["last_id"] for line in lines} == {3}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S13")
 def test_status_begins_with_the_most_important_problem(events: Run, lanes, things, make_consumer) -> None:
     stopping = make_consumer(lanes, handler=fail, name="stopping", retry=ONE_ATTEMPT, on_exhausted="stop")
@@ -224,6 +227,7 @@ def test_an_event_that_came_just_now_is_no_problem(events: Run, lanes, make_cons
     assert kinds(events("status", "--format", "json")) == []
 
 
+@pytest.mark.slow
 def test_a_consumer_that_waits_for_a_batch_is_no_problem(events: Run, lanes, make_consumer) -> None:
     options: dict[str, Any] = {"batch_size": 10, "min_batch": 5, "max_wait": timedelta(minutes=5)}
     make_consumer(lanes, handler=take, **options)
@@ -249,6 +253,7 @@ def test_a_consumer_whose_worker_is_at_it_is_no_problem(events: Run, things, mak
     assert of(found.data["consumers"])["holder"] == "host:7/1"
 
 
+@pytest.mark.slow
 def test_status_counts_up_to_a_bound(events: Run, lanes, things, make_consumer, monkeypatch) -> None:
     monkeypatch.setattr(inventory, "COUNTED", 6)
     monkeypatch.setattr("django_events.observing.lag.COUNTED", 2)
@@ -268,6 +273,7 @@ def test_status_counts_up_to_a_bound(events: Run, lanes, things, make_consumer, 
     assert "at least 2 dead letters." in table.out
 
 
+@pytest.mark.slow
 def test_status_shows_a_screenful_and_json_all(events: Run, things, make_consumer, monkeypatch) -> None:
     monkeypatch.setattr(status, "SHOWN", 2)
     for i in range(5):
@@ -281,6 +287,7 @@ def test_status_shows_a_screenful_and_json_all(events: Run, things, make_consume
     assert len(data["consumers"]) >= 5
 
 
+@pytest.mark.slow
 def test_status_looks_closely_at_a_few_only(events: Run, things, make_consumer, monkeypatch) -> None:
     monkeypatch.setattr(problems, "LOOKED_INTO", 1)
     for i in range(3):
@@ -291,6 +298,7 @@ def test_status_looks_closely_at_a_few_only(events: Run, things, make_consumer, 
     assert kinds(events("status", "--format", "json")) == [("unserved", "reader-0")]
 
 
+@pytest.mark.slow
 def test_the_lag_of_a_rewound_consumer_of_a_partitioned_topic(events: Run, lanes, make_consumer) -> None:
     reader, whole = (
         make_consumer(lanes, handler=take),
@@ -351,6 +359,7 @@ def test_a_topic_without_events_begins_where_its_next_event_will_be(events: Run,
     assert (row["events"], row["first_id"], row["last_id"], row["logged_at"]) == (0, 1, 0, None)
 
 
+@pytest.mark.slow
 def test_consumers(events: Run, lanes, things, make_consumer) -> None:
     make_consumer(lanes, things, handler=take)
     fill(lanes, 1, 2)
@@ -373,6 +382,7 @@ def terminal(monkeypatch) -> None:
     monkeypatch.setattr(reporting, "terminal_width", lambda: LONG)
 
 
+@pytest.mark.slow
 def test_of_a_consumer_that_is_named_all_is_counted(events: Run, lanes, make_consumer) -> None:
     name = make_consumer(lanes, handler=fail, mode="queue").name
     fill(lanes, *range(1_003))
@@ -404,6 +414,7 @@ def test_consumers_by_partition(events: Run, lanes, make_consumer) -> None:
     assert max(map(len, table.splitlines())) <= LONG
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("terminal")
 def test_consumers_of_long_names_and_errors_fit_and_are_whole_in_json(events: Run, make_topic, make_consumer) -> None:
     def fail_at_length(event: object) -> None:
@@ -455,6 +466,7 @@ def test_an_unknown_consumer_is_wrong_usage_and_the_likely_one_is_named(
     assert "Traceback" not in answer.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subcommand", ["consumers", "pause", "resume", "unregister", "dead-letters"])
 def test_a_topic_that_the_consumer_does_not_read_is_wrong_usage(events: Run, things, make_consumer, subcommand) -> None:
     make_consumer(things, handler=take)
@@ -483,6 +495,7 @@ def test_peek_since_an_id_is_oldest_first(events: Run, things) -> None:
     assert events("peek", "things", "--since", 5, "--format", "json").data == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("H4")
 def test_peek_between_two_times_is_oldest_first(events: Run, things) -> None:
     publish_many(things, [Draft(value=n, key=str(n % 2)) for n in range(1, 6)])
@@ -546,6 +559,7 @@ def test_peek_at_a_body(events: Run, things) -> None:
     assert base64.b64decode(row["body"]) == b"\x00\x1b[2Jsome bytes"
 
 
+@pytest.mark.slow
 def test_peek_of_a_type_says_where_it_looked(events: Run, things, monkeypatch) -> None:
     for number in range(6):
         fill(things, number, key="a", type=["made", "lost"][number % 2])
@@ -687,6 +701,7 @@ def test_publish_later_and_once(events: Run, things) -> None:
     assert transfer_all() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P2", "S13")
 def test_scheduled_and_cancel(events: Run, things, lanes) -> None:
     at = datetime(2999, 1, 1, tzinfo=UTC)
@@ -760,6 +775,7 @@ def test_times_that_no_program_reads_do_not_hide_the_others(events: Run, things)
     assert events("status", "--format", "json").data["scheduled"]["publish_at"].startswith("2999-01-01")
 
 
+@pytest.mark.slow
 def test_status_tells_of_scheduled_events(events: Run, things) -> None:
     publish(things, 1, publish_at=datetime(2999, 1, 1, tzinfo=UTC))
     assert "The next scheduled event is for things, 2999-01-01 00:00:00Z: in " in events("status").out
@@ -808,6 +824,7 @@ def test_publish_refuses(events: Run, arguments: list[str], code: int, said: str
 # --- pause and resume
 
 
+@pytest.mark.slow
 def test_pause_and_resume(events: Run, lanes, things, make_consumer) -> None:
     make_consumer(lanes, things, handler=take)
     first, again = events("pause", "reader", "--by", "ada"), events("pause", "reader")
@@ -838,6 +855,7 @@ def test_resume_lets_what_stopped_be_tried_again(events: Run, things, make_consu
 # --- retry-now and skip
 
 
+@pytest.mark.slow
 def test_retry_tries_again_now(events: Run, things, make_consumer, make_queue) -> None:
     reader = make_consumer(things, handler=fail, retry=PATIENT)
     queue = make_queue(things, handler=fail, retry=PATIENT)
@@ -965,6 +983,7 @@ def test_snapshot_refuses(events: Run, arguments: list[str], code: int, said: st
 # --- rewind
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S9")
 def test_rewind_is_a_dry_run_unless_told_to(events: Run, lanes, make_consumer) -> None:
     reader = make_consumer(lanes, handler=take)
@@ -992,6 +1011,7 @@ def test_rewind_is_a_dry_run_unless_told_to(events: Run, lanes, make_consumer) -
     assert serve_due(reader) == 40
 
 
+@pytest.mark.slow
 def test_rewind_to_an_id_an_end_and_a_time(events: Run, things, make_consumer) -> None:
     reader = make_consumer(things, handler=take)
     fill(things, *range(5))
@@ -1010,6 +1030,7 @@ def test_rewind_to_an_id_an_end_and_a_time(events: Run, things, make_consumer) -
     assert "none" in events("rewind", "reader", "--to", "6", "--execute").out
 
 
+@pytest.mark.slow
 def test_a_site_without_time_zones_rewinds_to_the_same_moment(events: Run, things, make_consumer, settings) -> None:
     reader = make_consumer(things, handler=take)
     fill(things, *range(5))
@@ -1031,6 +1052,7 @@ def test_a_site_without_time_zones_rewinds_to_the_same_moment(events: Run, thing
     assert datetime.fromisoformat(shown["logged_at"]) == Event.objects.at(things, 6).logged_at
 
 
+@pytest.mark.slow
 def test_rewind_to_so_long_ago(events: Run, things, make_consumer) -> None:
     reader = make_consumer(things, handler=take)
     fill(things, 1, 2)
@@ -1054,6 +1076,7 @@ def test_rewind_one_partition(events: Run, lanes, make_consumer) -> None:
     assert reached(reader) == [*before[:2], 0, before[3]]
 
 
+@pytest.mark.slow
 def test_rewind_tells_which_dead_letters_it_drops(events: Run, things, make_consumer) -> None:
     reader = make_consumer(things, handler=fail, retry=ONE_ATTEMPT)
     fill(things, 1, 2, 3)
@@ -1065,6 +1088,7 @@ def test_rewind_tells_which_dead_letters_it_drops(events: Run, things, make_cons
     assert [letter.event_id for letter in dead_letters(reader)] == [1]
 
 
+@pytest.mark.slow
 def test_an_id_is_a_place_in_one_topic(events: Run, things, lanes, make_consumer) -> None:
     reader = make_consumer(things, lanes, handler=take)
     fill(things, 1, 2)
@@ -1102,6 +1126,7 @@ def test_rewind_refuses(events: Run, things, make_consumer, arguments: list[str]
     assert reached(reader) == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E12")
 def test_rewind_waits_for_what_is_in_hand_and_not_for_ever(events: Run, things, make_consumer) -> None:
     reader = make_consumer(things, handler=take)
@@ -1118,6 +1143,7 @@ def test_rewind_waits_for_what_is_in_hand_and_not_for_ever(events: Run, things, 
 # --- unregister
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E12")
 def test_unregister_is_a_dry_run_unless_told_to(events: Run, things, lanes, make_consumer) -> None:
     reader = make_consumer(things, lanes, handler=take)
@@ -1135,6 +1161,7 @@ def test_unregister_is_a_dry_run_unless_told_to(events: Run, things, lanes, make
     assert not Consumer.objects.filter(name="reader").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E12")
 @pytest.mark.parametrize("execute", [[], ["--execute"]])
 def test_unregister_refuses_what_is_declared_at_work_or_has_dead_letters(
@@ -1218,6 +1245,7 @@ LOST = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S6")
 def test_dead_letters_are_counted_by_error(events: Run, varied) -> None:
     data = events("dead-letters", "--by-error", "--format", "json").data
@@ -1235,6 +1263,7 @@ def test_dead_letters_are_counted_by_error(events: Run, varied) -> None:
     assert events("dead-letters", "--by-error", "--type", "none").out == "No dead letters.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "ids"),
     [
@@ -1321,6 +1350,7 @@ def test_a_dead_letter_of_several_consumers_has_to_be_named(events: Run, burying
     assert events("dead-letters", "other", "--show", "things/1").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S6")
 def test_redrive_is_a_dry_run_unless_told_to(events: Run, burying) -> None:
     table = events("redrive", "reader", "things/1", "2")
@@ -1383,6 +1413,7 @@ def test_of_several_topics_an_event_is_named_by_its_address(events: Run, things,
     assert [letter.consumer.topic.name for letter in DeadLetter.objects.of(reader).waiting()] == ["lanes"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S6")
 def test_discard_is_a_dry_run_unless_told_to(events: Run, burying) -> None:
     table = events("discard", "reader", "--all", "--reason", "test orders")
@@ -1406,6 +1437,7 @@ def test_discard_needs_a_reason(events: Run, burying, reason: list[str]) -> None
     assert len(dead_letters(burying)) == 3
 
 
+@pytest.mark.slow
 def test_a_long_list_is_cut_for_people_only(events: Run, things, make_consumer) -> None:
     reader = make_consumer(things, handler=fail, retry=ONE_ATTEMPT)
     fill(things, *range(25))
@@ -1418,6 +1450,7 @@ def test_a_long_list_is_cut_for_people_only(events: Run, things, make_consumer) 
 # --- interventions
 
 
+@pytest.mark.slow
 def test_interventions_are_listed_the_newest_first(events: Run, burying) -> None:
     assert events("interventions").out == "No interventions.\n"
     events("pause", "reader", "--by", "ada")
@@ -1474,6 +1507,7 @@ def test_an_unknown_subcommand_is_wrong_usage(events: Run, arguments: list[str],
     assert said in answer.err
 
 
+@pytest.mark.slow
 def test_an_unknown_format_is_wrong_usage(events: Run) -> None:
     answer = events("status", "--format", "yaml")
 
@@ -1616,6 +1650,7 @@ def test_an_unknown_database_is_wrong_usage(events: Run) -> None:
     assert "There is no database 'elsewhere'. Known are: default" in answer.err
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X14")
 def test_clock_lists_pauses_resumes_and_runs(events: Run, things) -> None:
     assert events("clock").out == "No clocks.\n"
@@ -1679,6 +1714,7 @@ def test_a_clock_that_no_app_declares_is_removed(events: Run, things) -> None:
     assert (told.action, told.by, told.details["reason"]) == ("remove", "ada", "gone")
 
 
+@pytest.mark.slow
 def test_a_tick_that_is_overdue_is_a_problem(events: Run, things) -> None:
     clock = things.every("0 3 * * *", type="nightly")
     try:

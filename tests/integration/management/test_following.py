@@ -42,6 +42,7 @@ def follow(events, *arguments):
     return [json.loads(line)["id"] for line in out.splitlines()]
 
 
+@pytest.mark.slow
 def test_it_shows_what_is_chosen_and_ends_after_so_many(events, things):
     drafts = [Draft(value={"n": n}, type=f"order.{'paid' if n % 2 else 'sent'}", key=str(n % 3)) for n in range(1, 251)]
     fill(things, *drafts)

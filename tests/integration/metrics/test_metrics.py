@@ -189,6 +189,7 @@ def test_a_receiver_that_fails_is_no_harm(counted: Read, caplog: pytest.LogCaptu
     assert "The metric django_events_moved_total couldn't be told." in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X10")
 @pytest.mark.usefixtures("transactional_db")
 def test_the_state_is_told_of_topics_buffer_and_consumers(
@@ -232,6 +233,7 @@ def test_the_state_is_told_of_topics_buffer_and_consumers(
     assert told("scheduled_overdue_seconds") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("transactional_db")
 def test_seconds_behind_are_of_the_oldest_event_that_was_not_passed(
     told: Callable[..., Any], make_topic: Any, make_consumer: Any

@@ -41,6 +41,7 @@ def publish_in_turn(topic, number):
         Transfer(using).move()
 
 
+@pytest.mark.slow
 def test_events_come_by_time_and_say_where_they_are_from(archive, prices, monkeypatch):
     monkeypatch.setattr(events_module, "PAGE", 2)
     publish_in_turn(prices, 9)
@@ -53,6 +54,7 @@ def test_events_come_by_time_and_say_where_they_are_from(archive, prices, monkey
     assert [one.value for one in Event.objects.filter(type="odd").across(prices)] == [2, 3, 6, 7]
 
 
+@pytest.mark.slow
 def test_a_stretch_of_time_of_both(archive, prices):
     publish_in_turn(prices, 6)
     times = [one.logged_at for one in Event.objects.across(prices)]
@@ -62,6 +64,7 @@ def test_a_stretch_of_time_of_both(archive, prices):
     assert list(Event.objects.across(prices, start=timezone.now() + timedelta(days=1))) == []
 
 
+@pytest.mark.slow
 def test_a_database_that_can_t_be_reached_is_an_error_and_is_not_left_out(archive, prices, monkeypatch):
     publish_in_turn(prices, 2)
     connections[archive].close()
@@ -72,6 +75,7 @@ def test_a_database_that_can_t_be_reached_is_an_error_and_is_not_left_out(archiv
             list(Event.objects.across(prices))
 
 
+@pytest.mark.slow
 def test_a_handler_knows_the_database_of_its_event(transactional_db, make_topic, make_consumer):
     seen = []
 
@@ -90,5 +94,6 @@ def test_a_handler_knows_the_database_of_its_event(transactional_db, make_topic,
     assert sorted(seen) == [("picker", "default", "default"), ("reader", "default", "default")]
 
 
+@pytest.mark.slow
 def test_all_databases_that_hold_topics_the_usual_one_first(archive):
     assert databases() == ["default", "archive"]

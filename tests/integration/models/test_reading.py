@@ -473,6 +473,7 @@ def replica(transactional_db, orders):
     del connections["replica"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("transactional_db")
 def test_a_topic_is_looked_up_where_its_events_are_read(replica, orders):
     """Its id may be another one on another database; here, each has the other's."""

@@ -172,6 +172,7 @@ def test_an_examination_that_fails_is_unknown_and_the_others_go_on(well, monkeyp
     assert {finding.severity for finding in examine("default")} == {"warning", "unknown", "ok"}
 
 
+@pytest.mark.slow
 def test_an_examination_that_takes_too_long_is_cut_off(well, monkeypatch, connect):
     limits = {"statement_timeout": "5s", "lock_timeout": "500ms"}  # time to ask who has the lock
     monkeypatch.setattr("django_events.observing.doctoring.examining.LIMITS", limits)
@@ -627,6 +628,7 @@ def test_a_forgotten_transaction_without_a_limit(connect, monkeypatch):
         assert one(server.limits(Database(using)))[0] == "ok"
 
 
+@pytest.mark.slow
 def test_a_server_of_its_own_that_is_set_wrong_in_all_ways():
     wrong = {
         "autovacuum": "off",
@@ -689,6 +691,7 @@ def test_more_tables_than_locks(monkeypatch):
     assert what.startswith("The logs have 1,000,000 tables and indexes, the server's lock table has room for about ")
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_nearly_full(monkeypatch):
     """The disk of this machine has what it has, so it is said to be another one."""
     with Server() as own, address(own.url, "postgres") as using:

@@ -142,6 +142,7 @@ def test_a_topic_that_no_consumer_reads(make_topic, capsys):
     assert "No consumer reads topic things." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X16")
 def test_what_a_rewind_left_out_was_not_handled(make_topic, make_consumer):
     topic = make_topic()
@@ -166,6 +167,7 @@ def test_what_a_rewind_left_out_was_not_handled(make_topic, make_consumer):
     assert states() == ["handled"] * 6
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X16")
 @pytest.mark.parametrize("history", [None, timedelta(days=1)])
 def test_a_queue_that_a_rewind_moved_says_what_it_knows(make_topic, make_consumer, history):

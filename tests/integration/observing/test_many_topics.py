@@ -69,6 +69,7 @@ def prove() -> None:
     assert not verify("default").offenders
 
 
+@pytest.mark.slow
 def test_status_and_doctor_ask_about_many_topics_at_once(make_many: MakeMany) -> None:
     make_many(FEW)
     of_few = {look: len(asked(look)) for look in (look_at_status, look_at_all)}
@@ -79,6 +80,7 @@ def test_status_and_doctor_ask_about_many_topics_at_once(make_many: MakeMany) ->
         assert len(asked(look)) <= statements + 8, look
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_at_once")
 def test_no_statement_locks_the_logs_of_more_topics_than_it_may(make_many: MakeMany) -> None:
     make_many(MANY)
@@ -89,6 +91,7 @@ def test_no_statement_locks_the_logs_of_more_topics_than_it_may(make_many: MakeM
         assert len(set().union(*logs)) >= MANY, look
 
 
+@pytest.mark.slow
 def test_a_topic_without_consumers_is_proved_by_its_log_and_the_buffer_alone(make_many: MakeMany) -> None:
     make_many(FEW)
     of_few = asked(prove)

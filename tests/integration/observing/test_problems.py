@@ -150,6 +150,7 @@ def test_prepared_transactions_and_slots_are_told_with_their_end(monkeypatch, ho
     assert (problem.what, problem.remedy) == (what, remedy)
 
 
+@pytest.mark.slow
 def test_prepared_transactions_and_slots_are_found():
     """On a server that allows them. A slot is there if it needs more than a sample that is old enough."""
     question = DEAD_ROWS_SQL.holding_back.text

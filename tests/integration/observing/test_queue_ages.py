@@ -60,6 +60,7 @@ def remedies(kind):
     return [one.remedy for one in find_problems("default", [], None, standings("default")) if one.kind == kind]
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_retry_is_behind(partner, capsys):
     fill_topic("calls", 1, 2, 3)
     run_once(partner)

@@ -98,6 +98,7 @@ def test_an_empty_database_is_proved(events: Run) -> None:
     assert answer.data["proved"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [4, pytest.param(12, marks=pytest.mark.long)])
 def test_after_a_chaos_all_is_proved(events: Run, make_topic, make_consumer, make_queue, steps: int) -> None:
     lanes, one = make_topic("lanes", partitions=4, segment_size=300), make_topic("one", segment_size=250)
@@ -229,6 +230,7 @@ def test_retention_while_it_walks(things, monkeypatch: pytest.MonkeyPatch) -> No
 # --- the log
 
 
+@pytest.mark.slow
 def test_a_missing_event(events: Run, lanes) -> None:
     fill(lanes, 50)
     remove(lanes, 7, 20, 21, 22)
@@ -582,6 +584,7 @@ def test_a_busy_database_has_no_offenders(make_topic, make_consumer, make_queue,
     assert sum(one.events for one in found.topics) > 1_000
 
 
+@pytest.mark.slow
 def test_a_log_that_a_session_locked_is_said(things, connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proving, "TRIES", 1)
     holder = connect()

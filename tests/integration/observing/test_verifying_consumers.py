@@ -442,6 +442,7 @@ def test_a_partition_that_the_topic_doesnt_have_is_a_note(lanes) -> None:
 # --- beside others
 
 
+@pytest.mark.slow
 def test_beside_claims_and_rewinds_nothing_is_missed(things, make_queue, in_thread: Callable[..., Any]) -> None:
     queue = make_queue(things, history=LONG, retry=Backoff(attempts=2, base=timedelta(0)))
     settled_since(queue)

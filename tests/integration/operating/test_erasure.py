@@ -281,6 +281,7 @@ def test_what_an_interrupted_unregistering_left_is_erased_too(make_topic, make_q
     assert tables_with(SECRET) == tables_with(KEY) == []
 
 
+@pytest.mark.slow
 def test_who_has_it_in_hand_is_waited_for(make_topic, make_consumer, in_thread, capsys):
     topic = make_topic("people")
     fill_topic(topic, {"name": SECRET}, key=KEY)

@@ -58,6 +58,7 @@ VERBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.few(2)
 def test_a_verb_that_a_lock_keeps_waiting_names_its_holder(dead, connect, verb):
@@ -110,6 +111,7 @@ def test_two_operators_at_once_decide_about_each_dead_letter_once(dead, in_threa
     assert [row.details["count"] for row in models.Intervention.objects.filter(action="discard")] == [29]
 
 
+@pytest.mark.slow
 def test_the_command_says_it_in_a_line(dead, connect):
     holder = connect(application_name="psql")
     holder.execute(CONSUMER)
@@ -120,6 +122,7 @@ def test_the_command_says_it_in_a_line(dead, connect):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("transactional_db")
 def test_the_admin_says_it_beside_the_question(dead, connect, admin_client):
     row = models.Consumer.objects.get(name=dead.name)

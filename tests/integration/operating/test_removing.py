@@ -205,6 +205,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)])
 def test_killed_at_any_statement_it_is_there_whole_or_maintenance_removes_the_rest(make_topic, step):
     before = tables()
@@ -253,6 +254,7 @@ def test_a_publisher_that_commits_afterwards_leaves_nothing(make_topic, connect)
     assert_nothing_is_left(row, before)
 
 
+@pytest.mark.slow
 def test_a_log_that_is_locked_goes_with_maintenance(make_topic, connect, capsys):
     before = tables()
     row = fill(make_topic(segment_size=100))
@@ -271,6 +273,7 @@ def test_a_log_that_is_locked_goes_with_maintenance(make_topic, connect, capsys)
     assert_nothing_is_left(row, before)
 
 
+@pytest.mark.slow
 def test_transfers_and_publishers_of_other_topics_lose_nothing(make_topic, in_thread):
     others = make_topic("others")
     before = tables()

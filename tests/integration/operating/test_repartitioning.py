@@ -87,6 +87,7 @@ def test_it_goes_with_the_callers_transaction(lanes, make_consumer):
     assert (row.partitions, row.layouts) == (4, [])
 
 
+@pytest.mark.slow
 def test_what_it_refuses(lanes, connect):
     with pytest.raises(UnknownName, match="has no topic 'lane'"):
         repartition("lane", 8)
@@ -99,6 +100,7 @@ def test_what_it_refuses(lanes, connect):
         repartition("lanes", 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [1, 4])
 def test_workers_that_run_go_on_by_the_new_number(make_topic, make_consumer, shelf, before):
     """They know the former positions, and are told nothing but that something came."""
@@ -225,6 +227,7 @@ def test_an_event_of_a_partition_that_is_gone_can_be_replayed(lanes, make_consum
 # What is shown
 
 
+@pytest.mark.slow
 def test_who_stands_at_a_barrier_is_shown(lanes, make_consumer, shelf, client, admin_user):
     fill(lanes)
     reader = make_consumer(lanes, handler=write_down)
@@ -260,6 +263,7 @@ def test_the_command_says_that_the_declaration_counts(lanes):
     assert "has 8 partitions already" in events("repartition", "lanes", "8", "--execute")
 
 
+@pytest.mark.slow
 def test_the_admin_asks_for_the_number_and_says_that_the_declaration_counts(lanes, client, admin_user):
     fill(lanes)
     client.force_login(admin_user)
@@ -301,6 +305,7 @@ def turn(reader, *, partitioned):
     return registration.register("default", reader)
 
 
+@pytest.mark.slow
 def test_a_rewind_that_waited_goes_by_the_partitions_that_there_are_then(lanes, make_consumer, shelf, in_thread):
     fill(lanes)
     reader = make_consumer(lanes, handler=write_down)
@@ -436,6 +441,7 @@ def test_a_lease_that_its_worker_lost_with_nothing_left_to_handle_holds_nothing_
     assert barriers("default") == []
 
 
+@pytest.mark.slow
 def test_a_log_that_was_made_anew_has_one_layout(lanes, make_consumer, shelf):
     fill(lanes)
     reader = make_consumer(lanes, handler=write_down)

@@ -98,6 +98,7 @@ def test_what_is_not_handled_yet_does_not_come_twice(reader, mode):
     assert sorted(seen) == [1, 2, 2, 3, 4]
 
 
+@pytest.mark.slow
 @MODES
 def test_what_its_own_filter_leaves_out_is_left_out(reader, mode):
     ours, seen = reader(mode, types=["mine"])
@@ -111,6 +112,7 @@ def test_what_its_own_filter_leaves_out_is_left_out(reader, mode):
     assert seen == [1, 3, 5]
 
 
+@pytest.mark.slow
 @MODES
 def test_said_twice_it_comes_once(reader, mode):
     ours, seen = reader(mode)
@@ -127,6 +129,7 @@ def test_said_twice_it_comes_once(reader, mode):
     assert seen == [1, 2, 1]
 
 
+@pytest.mark.slow
 @MODES
 def test_of_two_operators_at_once_each_event_comes_once(reader, mode, in_thread):
     ours, seen = reader(mode)
@@ -144,6 +147,7 @@ def test_of_two_operators_at_once_each_event_comes_once(reader, mode, in_thread)
     assert sorted(seen) == list(range(1, 51))
 
 
+@pytest.mark.slow
 @MODES
 def test_beside_workers_and_publishers_each_replayed_event_comes_once_more(reader, mode, in_thread):
     ours, seen = reader(mode)
@@ -178,6 +182,7 @@ def test_beside_workers_and_publishers_each_replayed_event_comes_once_more(reade
     assert not DeadLetter.objects.exists()
 
 
+@pytest.mark.slow
 @MODES
 def test_one_that_fails_is_a_dead_letter_and_what_came_before_is_not(reader, mode):
     broken = []
@@ -201,6 +206,7 @@ def test_one_that_fails_is_a_dead_letter_and_what_came_before_is_not(reader, mod
     assert not DeadLetter.objects.exists()
 
 
+@pytest.mark.slow
 @MODES
 def test_it_is_called_off_by_discarding(reader, mode):
     ours, seen = reader(mode)
@@ -214,6 +220,7 @@ def test_it_is_called_off_by_discarding(reader, mode):
     assert seen == [2]
 
 
+@pytest.mark.slow
 @MODES
 def test_a_rewind_behind_it_takes_it_along(reader, mode):
     ours, seen = reader(mode)
@@ -227,6 +234,7 @@ def test_a_rewind_behind_it_takes_it_along(reader, mode):
     assert sorted(seen) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_dead_letter_of_the_same_key_comes_first(reader):
     broken = [1]
     ours, _ = reader("stream", fails=lambda event: event.id in broken)
@@ -317,6 +325,7 @@ def test_whose_lock_is_in_the_way_is_named(reader, connect, monkeypatch):
 # The command
 
 
+@pytest.mark.slow
 def test_the_command_shows_first_what_it_would_do(reader, capsys):
     ours, seen = reader("stream")
     fill_topic("things", *range(1, 8))

@@ -164,6 +164,7 @@ def events(*arguments):
 # Publishing
 
 
+@pytest.mark.slow
 def test_without_a_map_the_key_has_no_shard(site):
     with pytest.raises(NotReady, match="has no map of shards"):
         shard_of("a")
@@ -172,6 +173,7 @@ def test_without_a_map_the_key_has_no_shard(site):
     assert caught.value.shard is None
 
 
+@pytest.mark.slow
 def test_a_key_is_published_in_its_shard_and_nowhere_else(site):
     reshard(add=TWO)
     assert shard_of(MOVING) == "default" == shard_of(MOVING, using="archive")
@@ -190,6 +192,7 @@ def test_a_key_is_published_in_its_shard_and_nowhere_else(site):
         assert [json.loads(value) for (value,) in cursor.fetchall()] == ["the transaction goes on"]
 
 
+@pytest.mark.slow
 def test_many_are_published_if_all_keys_are_there_or_none(site):
     reshard(add=TWO)
     other = key_that("archive", "archive", before=TWO, after=THREE)
@@ -203,12 +206,14 @@ def test_many_are_published_if_all_keys_are_there_or_none(site):
     assert Topic.objects.get(name="prices").pk and Position.objects.count() >= 0
 
 
+@pytest.mark.slow
 def test_an_event_for_later_has_no_shard(site):
     reshard(add=TWO)
     with pytest.raises(InvalidEvent, match="either shard_by or publish_at"):
         site.topic.publish(1, shard_by="a", publish_at=timezone.now())
 
 
+@pytest.mark.slow
 def test_in_a_transaction_that_sees_an_older_map_it_is_an_error(site):
     """At REPEATABLE READ the new map isn't seen, and what is locked is another version of the row than what is seen."""
     reshard(add=TWO)
@@ -281,6 +286,7 @@ def test_a_key_that_moves_is_handled_in_order(make_site, options, partitions):
         assert row.live
 
 
+@pytest.mark.slow
 def test_the_page_of_a_consumer_says_that_it_waits(site, client):
     site.read()
     reshard(add=TWO)
@@ -297,6 +303,7 @@ def test_the_page_of_a_consumer_says_that_it_waits(site, client):
     assert "Waits for other shards" not in page
 
 
+@pytest.mark.slow
 def test_a_queue_without_order_doesn_t_wait(site):
     site.read(mode="queue")
     reshard(add=TWO)
@@ -307,6 +314,7 @@ def test_a_queue_without_order_doesn_t_wait(site):
     assert site.of_key(MOVING) == [1] and release("annex") == []
 
 
+@pytest.mark.slow
 def test_a_drained_shard_hands_over_what_it_has_to_all_others(site):
     site.read()
     site.read("queue", mode="queue", ordered=True)
@@ -355,6 +363,7 @@ def test_one_shard_after_the_other(site):
     site.assert_whole_and_in_order()
 
 
+@pytest.mark.slow
 def test_a_change_waits_until_the_ends_of_the_former_one_are_known(site):
     site.read()
     reshard(add=["default"])
@@ -371,6 +380,7 @@ def maps_of(using):
     return ShardMap.objects.using(using).values_list("version", "shards", "following").get()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 12))])
 def test_whatever_happens_each_key_is_handled_once_and_in_order(make_site, seed):
     """Random publishing, moving, handling, rewinding to the start of what waits, and changes of the map."""
@@ -406,6 +416,7 @@ def test_whatever_happens_each_key_is_handled_once_and_in_order(make_site, seed)
 # What is refused
 
 
+@pytest.mark.slow
 def test_what_can_t_be_done_changes_nothing(site):
     with pytest.raises(Invalid, match="Say which shards"):
         reshard()
@@ -423,6 +434,7 @@ def test_what_can_t_be_done_changes_nothing(site):
     assert reshard(add=["default"]) == (1, ("default",), ("default",), ())
 
 
+@pytest.mark.slow
 def test_a_shard_without_a_topic_of_the_others_is_refused(site, make_topic):
     make_topic("only.here")
     reshard(add=["default"])
@@ -431,6 +443,7 @@ def test_a_shard_without_a_topic_of_the_others_is_refused(site, make_topic):
     assert maps_of("default") == (1, ["default"], None)
 
 
+@pytest.mark.slow
 def test_a_publisher_that_takes_long_is_named_and_the_change_goes_on_later(site, second_session):
     reshard(add=TWO)
     second_session.execute("BEGIN")
@@ -457,6 +470,7 @@ def second_session(site):
 STEPS_OF_A_CHANGE = 5  # two old shards in the first phase, three in the second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("done", range(STEPS_OF_A_CHANGE))
 @pytest.mark.few(1)
 def test_while_a_change_is_interrupted_no_key_is_in_two_shards_and_it_can_be_finished(site, monkeypatch, done):
@@ -546,6 +560,7 @@ def test_one_that_was_frozen_changes_nothing_when_it_wakes_up_late(site, monkeyp
     assert {using: maps_of(using) for using in ALL} == steps[done]
 
 
+@pytest.mark.slow
 def test_of_two_changes_at_once_one_is_made_and_the_other_says_so(site, monkeypatch):
     reshard(add=["default"])
     patiently = resharding._patiently
@@ -587,6 +602,7 @@ def test_a_consumer_that_comes_after_the_move_waits_too(moved):
     moved.assert_whole_and_in_order()
 
 
+@pytest.mark.slow
 def test_a_consumer_that_isn_t_registered_there_is_not_waited_for(moved):
     declarations.consumers.discard(moved.consumers["reader"])
     unregister("reader", using="default")
@@ -595,6 +611,7 @@ def test_a_consumer_that_isn_t_registered_there_is_not_waited_for(moved):
     assert moved.of_key(MOVING) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["stream", "queue"])
 @pytest.mark.few(1)
 def test_after_a_rewind_it_waits_again_if_the_other_is_rewound_too(moved, mode):
@@ -616,6 +633,7 @@ def test_after_a_rewind_it_waits_again_if_the_other_is_rewound_too(moved, mode):
     assert moved.of_key(MOVING, "again") == [0, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_rewind_beyond_what_it_waits_for_doesn_t_end_the_wait(moved):
     moved.publish(MOVING)
     rewind("reader", to=2, using="annex")
@@ -643,6 +661,7 @@ def test_a_queue_that_becomes_ordered_waits(site):
     assert "prices" not in [one.topic for one in waiting_consumers("default")]
 
 
+@pytest.mark.slow
 def test_a_consumer_that_waits_can_get_more_partitions_and_turn(make_site):
     site = make_site(partitions=2)
     site.read()
@@ -664,6 +683,7 @@ def test_a_consumer_that_waits_can_get_more_partitions_and_turn(make_site):
     site.assert_whole_and_in_order()
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_removed_there_is_not_waited_for(moved):
     with connections["default"].cursor() as cursor:
         cursor.execute("UPDATE django_events_topic SET incarnation = gen_random_uuid() WHERE name = 'prices'")
@@ -674,6 +694,7 @@ def test_a_topic_that_is_removed_there_is_not_waited_for(moved):
 # A shard that is out of reach
 
 
+@pytest.mark.slow
 def test_while_a_source_can_t_be_reached_its_keys_wait_and_it_can_be_forgotten(moved):
     moved.serve("default", "archive")
     settings = connections.settings.pop("default")
@@ -696,6 +717,7 @@ def test_while_a_source_can_t_be_reached_its_keys_wait_and_it_can_be_forgotten(m
 # What is shown
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_does_and_who_waits(site):
     site.read()
     assert events("shards").strip() == "No shards."
@@ -724,6 +746,7 @@ def test_the_command_says_what_it_does_and_who_waits(site):
     assert "wait" not in events("shards", "add", "annex", "--execute")
 
 
+@pytest.mark.slow
 def test_maintenance_lets_them_go_on_and_looks_every_second_meanwhile(moved):
     maintenance = Maintenance("annex")
     with closing(Stop()) as stop:

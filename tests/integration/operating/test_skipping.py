@@ -268,6 +268,7 @@ def test_skip_waits_for_a_leased_partition_and_then_refuses(things, make_consume
     assert written() == ["b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "dry_run"), [("stream", True), ("stream", False), ("queue", False)])
 def test_a_log_that_a_session_has_locked_is_said(things, make_consumer, connect, monkeypatch, mode, dry_run):
     """As retention does for a moment, when it drops a segment."""
@@ -307,6 +308,7 @@ def test_a_consumer_that_is_unregistered_in_this_moment(things, make_consumer, m
         verb("reader", **({"event_id": 1, "reason": "a test"} if verb is skip else {}))
 
 
+@pytest.mark.slow
 def test_skip_beside_a_worker_that_fails_in_a_loop(things, make_consumer):
     reader = make_consumer(things, handler=failing("bad"), retry=BUSY)
     with working(reader, threads=2):
@@ -528,6 +530,7 @@ def test_what_a_dead_worker_had_is_skipped_and_the_rest_of_its_hand_stays_carefu
     assert all(taken.is_careful(event) for event in taken.events)
 
 
+@pytest.mark.slow
 def test_what_is_to_be_filled_again_is_not_skipped(things, make):
     """It has a delivery still, and after a skip it would be made another."""
     queue = make()
@@ -564,6 +567,7 @@ def test_a_redriven_delivery_is_to_be_discarded(things, make):
 # Trying again
 
 
+@pytest.mark.slow
 def test_retry_tries_at_once_and_counts_anew(lanes, make_consumer):
     reader = make_consumer(lanes, handler=failing("bad"), retry=PATIENT)
     for lane in range(4):
@@ -579,6 +583,7 @@ def test_retry_tries_at_once_and_counts_anew(lanes, make_consumer):
     assert set(positions(reader).values_list("attempts", flat=True)) == {1}
 
 
+@pytest.mark.slow
 def test_retry_locks_in_the_order_that_all_share(lanes, make_consumer, make_queue, in_thread, connect):
     """Else two who lock the same could wait for each other."""
     reader = make_consumer(lanes, handler=failing("bad"), retry=PATIENT)
@@ -621,6 +626,7 @@ def test_retry_lets_a_stopped_partition_try_again(things, make_consumer):
     assert position_of(reader).stopped_at is None
 
 
+@pytest.mark.slow
 def test_retry_of_deliveries(things, make):
     queue = make()
     fill_topic(things, *["bad"] * 3)
@@ -660,6 +666,7 @@ def test_a_worker_hears_of_a_retry(things, make_consumer):
 # All together
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stream", "queue", "ordered"])
 @pytest.mark.few(1)
 def test_nothing_is_doubled_or_lost_when_many_skip_beside_workers(things, make, make_consumer, in_thread, kind):

@@ -37,6 +37,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S3", "S4", "S5", "S6")
 @pytest.mark.parametrize("seed", [1])
 @pytest.mark.parametrize("kind", KINDS)

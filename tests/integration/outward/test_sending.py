@@ -63,6 +63,7 @@ def test_a_redirect_is_an_answer_and_is_not_followed(receiver):
     assert not answer.delivered
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P10")
 @pytest.mark.parametrize(
     ("path", "status"), [("/hang", None), ("/drip-head", None), ("/drip", 200), ("/huge", 200), ("/half", None)]

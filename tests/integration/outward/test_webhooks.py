@@ -88,6 +88,7 @@ def test_a_receiver_that_fails_first_gets_all_in_the_end(things, make_webhook, r
     assert sorted(ids) == sorted(["things/1", "things/2", "things/3"] * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P10")
 def test_a_receiver_that_is_down_is_probed_by_one_request_at_a_time(things, make_webhook, receiver):
     make_webhook(things, receiver.url("/ok"), retry=Backoff(attempts=50, base=timedelta(0)))
@@ -181,6 +182,7 @@ def test_an_endpoint_that_is_gone_is_disabled_and_keeps_its_events(things, make_
     assert WebhookEndpoint.objects.get().disabled_because == ""
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P10")
 def test_an_endpoint_that_fails_for_days_is_disabled_and_begins_anew_when_resumed(things, make_webhook, receiver):
     make_webhook(things, receiver.url("/ok"), retry=Backoff(attempts=50, base=timedelta(hours=1)))
@@ -528,6 +530,7 @@ def test_the_signals_of_consumers_are_sent(things, make_webhook, receiver):
     assert sorted(told) == ["dead", "handled", "retried"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P10")
 def test_hostile_receivers_lose_nothing_and_hold_up_no_other(things, make_webhook):
     """The good one has all its events while those of the others are under way, or wait."""

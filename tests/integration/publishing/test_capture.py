@@ -225,6 +225,7 @@ VALUES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P11")
 @rolled_back
 @IN_ONE_DATABASE
@@ -248,6 +249,7 @@ def test_a_trigger_and_a_signal_write_fields_of_each_kind_the_same_way(first, se
     assert shown == by_signals
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D6")
 @rolled_back
 @IN_ONE_DATABASE
@@ -327,6 +329,7 @@ def test_the_events_of_a_row_are_in_the_order_of_its_changes():
     assert [value["balance"] for _, _, value in events()] == [f"{n}.00" for n in range(30)]
 
 
+@pytest.mark.slow
 @rolled_back
 def test_100_000_rows_of_one_update_are_one_statement():
     execute(

@@ -52,6 +52,7 @@ def forget():
 # What is an event, and what it says
 
 
+@pytest.mark.slow
 @rolled_back
 def test_created_updated_and_deleted_say_what_the_row_is():
     book = Book.objects.create(title="Emma", price="7.5")
@@ -533,6 +534,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P11", "E3")
 @committing
 @IN_ONE_DATABASE

@@ -81,6 +81,7 @@ def buffered():
 # What goes in comes out
 
 
+@pytest.mark.slow
 @rolled_back
 @pytest.mark.requirement("E2")
 @given(drafts=DRAFTS)
@@ -351,6 +352,7 @@ def test_without_a_name_the_router_chooses_the_alias(things, other_alias):
 # Many at once
 
 
+@pytest.mark.slow
 @rolled_back
 @pytest.mark.requirement("P3")
 @given(
@@ -467,6 +469,7 @@ def test_a_caller_who_swallows_what_the_database_refuses_can_not_commit_the_rest
 # Partitions
 
 
+@pytest.mark.slow
 @rolled_back
 @pytest.mark.requirement("E2")
 @given(key=st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40))

@@ -199,6 +199,7 @@ class Noted:
                 self.seen.append(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.few(4)
 def test_each_value_is_refused_or_read(way, things, make_consumer, make_queue, stored, dsn, capsys, caplog):
@@ -325,6 +326,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @IN_ONE_DATABASE
 @given(values=st.lists(VALUES, min_size=1, max_size=4))
 def test_what_python_publishes_arrives_as_it_was_or_is_refused(things, make_consumer, values):
@@ -366,6 +368,7 @@ JSON_TEXTS = st.recursive(
 REFUSED = ("22", "54", "DE003")  # no JSON for PostgreSQL, too much for it, or refused by ours
 
 
+@pytest.mark.slow
 @IN_ONE_DATABASE
 @given(texts=st.lists(JSON_TEXTS, min_size=1, max_size=4))
 def test_what_sql_publishes_arrives_as_it_was_or_is_refused_or_fails_alone(things, make_consumer, texts):

@@ -170,6 +170,7 @@ def test_there_are_as_many_flushes_at_once_as_allowed_and_not_one_more(lanes, bl
     assert sorted(log_values(lanes)) == list(range(27))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("H2")
 def test_order_by_key_under_many_threads(lanes):
     def place(thread, writer):
@@ -446,6 +447,7 @@ def test_a_writer_that_is_full_says_so_and_keeps_nothing_of_the_event(things, bl
     assert log_values(things) == ["x" * 10] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("H2")
 @pytest.mark.requirement("X8")
 def test_a_hanging_database_bounds_the_memory_and_gets_everything_once(lanes, proxy):
@@ -527,6 +529,7 @@ def test_a_backend_that_is_ended_in_the_middle_of_a_flush(things, blocked):
     assert log_values(things) == list(range(10))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X8")
 def test_backends_that_are_ended_at_any_moment(lanes, proxy, monkeypatch):
     monkeypatch.setattr(lanes_module, "PAUSES", lanes_module.Backoff(base=timedelta(0)))
@@ -625,6 +628,7 @@ def test_all_writers_of_the_process_are_closed_at_once_and_what_they_hold_is_wri
     close_writers()
 
 
+@pytest.mark.slow
 def test_closing_all_writers_says_what_each_of_them_could_not_write(things, blocked):
     writers = [BufferedWriter(things, max_age=LONG) for _ in range(2)]
     futures = [writer.publish("waits") for writer in writers]
@@ -661,6 +665,7 @@ def test_close_says_when_it_is_not_known_whether_events_are_in_the_log(things, p
     assert marks().delete()  # they would stay for a week
 
 
+@pytest.mark.slow
 def test_a_slow_database_that_makes_progress_is_waited_for(things, monkeypatch):
     """`timeout` is for the time without progress: each of these batches takes most of it."""
     writer = BufferedWriter(things, max_items=1, max_flushes=1)
@@ -722,6 +727,7 @@ def test_an_idle_lane_closes_its_connection_and_opens_another_one(things, monkey
     assert log_values(things) == list(range(4))
 
 
+@pytest.mark.slow
 def test_a_writer_without_a_reference_writes_what_it_took_in_and_goes(things, monkeypatch):
     monkeypatch.setattr(lanes_module, "IDLE", 0.01)
     writer = BufferedWriter(things, max_age=SOON)

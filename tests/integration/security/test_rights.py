@@ -377,6 +377,7 @@ def readers(make_topic, make_consumer, make_queue, handled):
 NAMES = ("stream", "dying", "queue", "ordered", "failing", "late")
 
 
+@pytest.mark.slow
 def test_consumers_handle_events_and_do_nothing_else(readers, roles, handled):
     alias = roles["consumer"]
     called("run_consumer", *NAMES, using=alias, once=True)
@@ -411,6 +412,7 @@ def test_consumers_handle_events_and_do_nothing_else(readers, roles, handled):
         called("events", "publish", "things", "1", using=alias)
 
 
+@pytest.mark.slow
 def test_operators_move_events_and_repair(readers, roles, handled, make_topic):
     alias = roles["operator"]
     publish_many(readers, [Draft(value=n, key="c") for n in range(230)], using=alias)
@@ -517,6 +519,7 @@ def test_new_topics_and_segments_belong_to_the_owner_and_are_read_by_readers(rea
     declarations.registry.discard(later)
 
 
+@pytest.mark.slow
 def test_readers_see_everything_and_change_nothing(readers, roles):
     alias = roles["reader"]
     publish(readers, 1, publish_at=timezone.now() + timedelta(days=1))
@@ -565,6 +568,7 @@ def rights_of(role):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_given_is_taken_back(roles, readers, kind):
     name = name_of(kind, roles)

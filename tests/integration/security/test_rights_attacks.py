@@ -674,6 +674,7 @@ OPEN = [
 ]
 
 
+@pytest.mark.slow
 def test_where_others_may_create_in_the_search_path_their_code_is_run(declared: None, server: Server) -> None:
     """So the attacks are real: without the REVOKEs that are printed, some work. Those on publishing never do."""
     with site_on(server, ["public"]) as site:
@@ -686,6 +687,7 @@ def test_where_others_may_create_in_the_search_path_their_code_is_run(declared: 
         assert {OPEN[3], OPEN[4]} <= {attack for attack, *_ in site.canaries()}
 
 
+@pytest.mark.slow
 def test_operators_give_the_log_back(declared: None, server: Server) -> None:
     """Once they owned it, and had code run by all who use it."""
     with site_on(server, ["public"]) as site:
@@ -716,6 +718,7 @@ def test_operators_give_the_log_back(declared: None, server: Server) -> None:
         assert site.canaries() == []
 
 
+@pytest.mark.slow
 def test_the_printed_text_ends_in_an_error_if_a_revoke_had_no_effect(declared: None, server: Server) -> None:
     """As on PostgreSQL 14, where `public` is another role's than the owner of the tables."""
     with site_on(server, ["public"]) as site:
@@ -728,6 +731,7 @@ def test_the_printed_text_ends_in_an_error_if_a_revoke_had_no_effect(declared: N
         site.grant("publisher", by=site.owner)
 
 
+@pytest.mark.slow
 def test_doctor_and_check_say_which_role_could_have_its_code_run(declared: None, server: Server) -> None:
     with site_on(server, ["own", "public"]) as site:
         for kind in KINDS:
@@ -841,6 +845,7 @@ def test_a_schema_may_be_renamed_and_the_log_reassigned(declared: None, server: 
         assert owners == [(6, [new])]
 
 
+@pytest.mark.slow
 def test_a_log_of_another_owner_stops_no_other(declared: None, server: Server) -> None:
     """Segments are made with the rights of the owner of our functions, which are none on it."""
     with site_on(server, ["public"]) as site:

@@ -142,6 +142,7 @@ def test_a_worker_refuses_a_log_of_which_it_would_not_see_all(
     assert not DeadLetter.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E6")
 def test_a_queue_whose_deliveries_would_be_hidden_is_set_aside(make_consumer, log, as_worker, monkeypatch):
     monkeypatch.setattr(setbacks, "FIRST_REST", 0.05)

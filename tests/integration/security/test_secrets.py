@@ -194,6 +194,7 @@ def away():
         del connections.settings[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{"PORT": "1"}, {"USER": "none-of-that-name"}, {"NAME": "nothing-there"}])
 def test_a_database_that_lets_no_session_in(away, changed, make_topic):
     using = away(**changed)
@@ -225,6 +226,7 @@ def planted(topic):
     publish(topic, PAYLOAD, publish_at=timezone.now() + timedelta(days=1), metadata=PAYLOAD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_json", [{}, {"format": "json"}], ids=["text", "json"])
 def test_masked_fields_are_masked_by_commands_as_in_the_admin(make_topic, make_queue, as_json):
     topic = make_topic("things")

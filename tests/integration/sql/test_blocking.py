@@ -20,6 +20,7 @@ def wait_for_the_lock(using: str) -> OperationalError:
     return failed.value
 
 
+@pytest.mark.slow
 def test_the_session_in_the_way_is_named_with_what_it_does(connect: Connect):
     other = connect(application_name="psql")
     other.execute(LOCK)
@@ -30,6 +31,7 @@ def test_the_session_in_the_way_is_named_with_what_it_does(connect: Connect):
     assert said.endswith("Z, idle in transaction after SELECT PG")
 
 
+@pytest.mark.slow
 def test_a_role_that_may_not_see_statements_of_others_is_told_the_session(connect: Connect):
     other = connect(application_name="psql")
     other.execute(LOCK)
@@ -46,6 +48,7 @@ def test_a_role_that_may_not_see_statements_of_others_is_told_the_session(connec
     assert said == f"session {other.info.backend_pid} of {other.info.user} (psql)"
 
 
+@pytest.mark.slow
 def test_without_a_second_connection_it_is_another_session(connect: Connect, monkeypatch: pytest.MonkeyPatch):
     def refuse(*arguments: object, **parameters: object) -> None:
         raise OperationalError("too many clients")

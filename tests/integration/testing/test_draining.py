@@ -247,6 +247,7 @@ def test_a_wrong_declaration_is_refused(things):
         drain()
 
 
+@pytest.mark.slow
 @in_a_transaction
 @pytest.mark.parametrize("events", [1, 3])
 def test_an_endless_loop_is_told_with_the_name_of_the_consumer(things, events):
@@ -266,6 +267,7 @@ def test_an_endless_loop_is_told_with_the_name_of_the_consumer(things, events):
     assert_nothing_is_leased()
 
 
+@pytest.mark.slow
 @in_a_transaction
 def test_a_loop_through_two_topics_names_both(things, make_topic):
     others = make_topic("others")
@@ -289,6 +291,7 @@ def test_attempts_without_end_are_told(things):
     assert_nothing_is_leased()
 
 
+@pytest.mark.slow
 @in_a_transaction
 def test_a_loop_that_ends_is_none(things):
     """Deep, or wide, but not both."""
@@ -328,6 +331,7 @@ def test_another_session_that_holds_a_position_is_waited_for(things, connect, mo
     assert drain() == 1
 
 
+@pytest.mark.slow
 @in_autocommit
 @pytest.mark.parametrize("table", ["topichead", "position"])
 def test_another_session_is_not_waited_for_for_ever(things, connect, monkeypatch, seen, table):

@@ -1,5 +1,6 @@
 """In Django's own test cases, and with the fixtures of the plugin."""
 
+import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
@@ -55,6 +56,7 @@ class AutocommitTests(TransactionTestCase):
     def setUp(self):
         self.enterContext(isolate_declarations())
 
+    @pytest.mark.slow
     @isolate_declarations()
     def test_everything_is_committed(self):
         consumer("stock", name="count")(lambda event: stock(event.key))
@@ -74,6 +76,7 @@ def test_the_fixtures_give_access_to_the_database(drain_events, published_events
     assert [event.id for event in published_events()] == [1]
 
 
+@pytest.mark.slow
 @in_autocommit
 def test_the_fixtures_work_in_autocommit(drain_events, published_events):
     publish("stock", 1)

@@ -29,6 +29,7 @@ def test_it_is_gone_after_an_error():
     assert not User.objects.exists()
 
 
+@pytest.mark.slow
 def test_the_password_is_new_each_time_and_replaces_one_that_was_left():
     with guest.login() as first:
         left = User.objects.get()
@@ -41,6 +42,7 @@ def test_the_password_is_new_each_time_and_replaces_one_that_was_left():
         assert not authenticate(username="demo", password=first)
 
 
+@pytest.mark.slow
 def test_a_demo_that_ends_leaves_the_login_of_a_later_one():
     with ExitStack() as earlier:
         earlier.enter_context(guest.login())
@@ -52,6 +54,7 @@ def test_a_demo_that_ends_leaves_the_login_of_a_later_one():
     assert not User.objects.exists()
 
 
+@pytest.mark.slow
 def test_another_user_of_that_name_is_left_alone():
     User.objects.create_user("demo", password="mine", last_name="Crat")
 

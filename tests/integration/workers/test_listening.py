@@ -213,6 +213,7 @@ def test_it_is_closed_while_it_waits_for_the_database(listener, hear, other):
     assert threads() == set()
 
 
+@pytest.mark.slow
 def test_no_notification_is_lost_while_others_ask(listener, hear, other):
     """They come with the answers to statements of several threads, and in between."""
     one, two = hear("one"), hear("two")

@@ -60,6 +60,7 @@ def make(things, make_queue):
 # Workers
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D3", "D4", "X2")
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("ordered", [False, True])
@@ -271,6 +272,7 @@ def test_a_consumer_that_comes_later_begins_where_it_says(things, make, start, f
     assert sorted(map(int, written())) == list(range(first, 10))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S11")
 def test_a_dormant_consumer_has_no_more_than_it_may_and_catches_up_with_nothing_lost(things, make):
     consumer = make(max_pending=10)

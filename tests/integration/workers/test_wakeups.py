@@ -56,6 +56,7 @@ def heard(bystander: Session) -> int:
     return len(list(bystander.notifies(timeout=0)))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X6")
 def test_every_event_arrives_by_wake_ups_alone(settings, things):
     """Polling is an hour away: each event arrives because its publisher rang."""
@@ -68,6 +69,7 @@ def test_every_event_arrives_by_wake_ups_alone(settings, things):
         wait_until(lambda: Event.objects.of(things).count() == 150, what="all events in the log")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X6")
 def test_where_publishers_notify_nothing_events_that_follow_each_other_are_found_soon(settings, things):
     """The poll interval is an hour: each event arrives because the one before it has just been moved."""
@@ -117,6 +119,7 @@ def test_a_notice_that_names_no_topic_has_all_looked_at(settings, connect, thing
             wait_until(lambda n=n: Event.objects.count() == n, what=f"event {n} after the notice {payload!r}")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X6")
 @pytest.mark.parametrize("all_notify", [True, False])
 def test_wake_ups_put_no_look_off_that_finds_what_was_inserted_without(
@@ -147,6 +150,7 @@ def test_while_it_is_quiet_a_transfer_looks_less_and_less_often(make_wake_ups, s
     assert wake_ups._look_by - time.monotonic() > 0.5
 
 
+@pytest.mark.slow
 def test_what_a_publisher_scheduled_beside_the_topic_that_it_named_is_found(settings, monkeypatch, things):
     """The small batch of what it published now leaves the schedule to a look, which has been far away until then."""
     monkeypatch.setattr(wakeups, "LISTENING_POLL", 3600.0)
@@ -190,6 +194,7 @@ def publish_by_sql(topic: DeclaredTopic) -> None:
         cursor.execute("SELECT django_events_publish(%s, '1')", [topic.name])
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X6")
 def test_no_wake_up_is_lost_between_many_publishers(settings, lanes):
     settings.DJANGO_EVENTS = NEVER
@@ -287,6 +292,7 @@ def test_a_transfer_does_not_fall_asleep_while_a_publisher_is_at_work(make_wake_
     assert heard(bystander) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E6")
 def test_a_missed_wake_up_costs_a_poll_interval(connect, settings, things):
     settings.DJANGO_EVENTS = {"POLL_INTERVAL": timedelta(seconds=0.2)}
