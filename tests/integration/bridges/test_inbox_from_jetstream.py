@@ -153,7 +153,7 @@ def test_a_stream_that_was_made_anew_is_refused(things, make_inbox, bank, more):
     assert values(things) == [1, 2, *range(10, 10 + more)]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_broker_that_is_killed_is_found_again_by_the_same_worker(things, make_inbox, bank):
     inbox = make_inbox(things, source=SOURCE, transform=payment)
     worker, stop = InboxWorker("default", inbox, once=True), Stop()

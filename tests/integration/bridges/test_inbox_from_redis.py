@@ -368,6 +368,7 @@ def test_a_broker_that_is_away_is_said_without_its_password_and_waited_for(thing
     assert row().error == ""
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_killed_is_found_again_by_the_same_worker(things, make_inbox, redis):
     inbox = make_inbox(things, source=SOURCE, transform=payment)
     worker, stop = InboxWorker("default", inbox, once=True), Stop()
