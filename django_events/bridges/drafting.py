@@ -17,6 +17,7 @@ from django.db import DatabaseError, InterfaceError
 from django_events.bridges.sources import InboxMessage
 from django_events.contracts.cloudevents import TRACE
 from django_events.contracts.contract import VERSION
+from django_events.database_errors import kind_of
 from django_events.declarations import DeclaredInbox, DeclaredTopic
 from django_events.declarations.limits import is_storable
 from django_events.drafts import UNSET, Draft
@@ -28,21 +29,37 @@ UNREADABLE = "inbox.unreadable"  # the type of events that are messages which ca
 PREFIXES = ("ce_", "ce-")  # of attributes that are beside the payload: Kafka and Redis, NATS
 STRUCTURED = "application/cloudevents+json"
 LONGEST_REASON = 1_000
+MOST_DIGITS = 9  # of the version of a schema
 
 
 class Unreadable(Exception):
-    """A message is none of the events that the inbox can take. `again` says that another attempt may help."""
+    """A message is none of the events that the inbox can take. `again` says that another attempt may help.
 
-    def __init__(self, reason: str, *, again: bool = False) -> None:
+    The text of an error of `transform` may have the payload in it, as `said`: it is kept where the payload is kept, in
+    the event, and goes neither to the row of the inbox nor to the log.
+    """
+
+    def __init__(self, reason: str, *, again: bool = False, said: str = "") -> None:
         super().__init__(reason)
         self.again = again
+        self.whole = f"{reason}: {said}" if said else reason
 
 
 def event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage) -> Encoded | None:
     """The event that a message becomes, encoded; None if `transform` leaves it out.
 
-    Unreadable says why it can't be one. RetryLater and errors of the database, which are no message's fault, go on.
+    Unreadable says why it can't be one. RetryLater and errors of the database that are no message's fault go on. Any
+    other error, in whatever place a message can cause one, is about the message.
     """
+    try:
+        return _event_of(inbox, topic, message)
+    except (RetryLater, DatabaseError, InterfaceError, Unreadable):
+        raise
+    except Exception as error:
+        raise Unreadable(f"{type(error).__name__} while it was read", said=_text_of(error)) from error
+
+
+def _event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage) -> Encoded | None:
     draft = _transformed(inbox, message) if inbox.transform is not None else _cloudevent(message)
     if draft is None:
         return None
@@ -59,23 +76,31 @@ def event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage) 
 
 def unreadable_event(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage, reason: str) -> Encoded:
     """A message that can't be read, as an event with all that it has; InvalidEvent if the topic takes no such event."""
+    try:
+        return _encoded(topic, _unreadable(inbox, message, reason))
+    except InvalidEvent:
+        raise
+    except Exception as error:
+        raise InvalidEvent(f"{type(error).__name__} while such an event was made.") from error
+
+
+def _unreadable(inbox: DeclaredInbox, message: InboxMessage, reason: str) -> Draft:
     key = message.key if message.key is not None and is_storable(message.key) else None
     metadata = {
         **_marks(inbox, message),
-        "error": _storable(reason[:LONGEST_REASON]),
+        "error": _storable(reason[:LONGEST_REASON])[:LONGEST_REASON],
         "headers": {_storable(name): _storable(text) for name, text in message.headers.items()},
     }
     if message.fields:
         metadata["fields"] = {
             _storable(name): b64encode(value).decode() for name, value in message.fields.items() if name != "data"
         }
-    draft = Draft(
+    return Draft(
         body=message.body or b"",
         type=UNREADABLE,
         key=key if key is None or len(key) <= MAX_KEY_LENGTH else None,
         metadata=metadata,
     )
-    return _encoded(topic, draft)
 
 
 def _encoded(topic: DeclaredTopic, draft: Draft) -> Encoded:
@@ -103,10 +128,13 @@ def _transformed(inbox: DeclaredInbox, message: InboxMessage) -> Draft | None:
         draft = inbox.transform(message)
     except Ignore:
         return None
-    except (RetryLater, DatabaseError, InterfaceError):
+    except RetryLater:
         raise
     except Exception as error:
-        raise Unreadable(f"transform raised {type(error).__name__}: {error}", again=True) from error
+        kind = kind_of(error)
+        if isinstance(error, (DatabaseError, InterfaceError)) and (kind.passes or kind.of_server):
+            raise
+        raise Unreadable(f"transform raised {type(error).__name__}", again=True, said=_text_of(error)) from error
     if draft is not None and not isinstance(draft, Draft):
         raise Unreadable(f"transform returned {type(draft).__name__}, expected a Draft, or None to leave it out.")
     return draft
@@ -164,10 +192,19 @@ def _draft(
     given = dict(attributes)
     kind, key = given.pop("type", ""), given.get("subject")
     version = str(given.get("schemaversion", ""))
-    metadata = {**trace, "ce": given, **({VERSION: int(version)} if version.isascii() and version.isdigit() else {})}
+    is_version = version.isascii() and version.isdigit() and len(version) <= MOST_DIGITS
+    metadata = {**trace, "ce": given, **({VERSION: int(version)} if is_version else {})}
     return Draft(
         value=value, body=body, type=kind, key=message.key if message.key is not None else key, metadata=metadata
     )
+
+
+def _text_of(error: Exception) -> str:
+    """What an error says; nothing if it can't say it."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def _storable(text: str) -> str:

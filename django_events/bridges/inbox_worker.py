@@ -8,7 +8,7 @@ Any number of processes may serve an inbox: one of them moves the position, and 
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,10 +16,11 @@ from typing import Any
 from django.db import DatabaseError
 
 from django_events import sql
-from django_events.bridges.drafting import Unreadable, event_of, unreadable_event
+from django_events.bridges.drafting import LONGEST_REASON, Unreadable, event_of, unreadable_event
 from django_events.bridges.sources import Found, GoneMessages, InboxMessage, Places, SourceReader, SourceUnavailable
 from django_events.bridges.taking_in import InboxRow, Intake, find, note_failure, note_served, take_in
 from django_events.conf import settings
+from django_events.consuming.failures import storable
 from django_events.declarations import DeclaredInbox, registry
 from django_events.exceptions import EventsError, InvalidEvent, Refused
 from django_events.phrases import count
@@ -33,7 +34,7 @@ logger = logging.getLogger("django_events.inboxes")
 SHORTEST_PAUSE = timedelta(seconds=0.1)
 LOGGED_AGAIN = 300.0  # seconds, while it fails
 STANDS_BY = 2.0  # seconds, where another process moved the position
-SAID_SERVED = 5.0  # seconds between two notes that it is served, while there is nothing to take in
+SAID_SERVED = 5.0  # seconds between two notes that it is served, while there is nothing to take in, or it rests
 
 
 class _HeldUp(Exception):
@@ -56,7 +57,8 @@ class InboxWorker:
         self._topic = registry.get(inbox.topic)
         self._source: Any = inbox.source
         self._reader: SourceReader | None = None
-        self._row: InboxRow | None = None  # as this process knows it
+        self._row: InboxRow | None = None  # as this turn found it
+        self._doubts_waiting = False  # the reader could not wait, and what it reads doesn't say why
         self._rests_until = 0.0
         self._again = False  # whether `once` waits for the end of the rest
         self._failures = 0
@@ -73,10 +75,10 @@ class InboxWorker:
 
     def work(self, stop: Stop) -> int:
         """Take in some messages, and return how many."""
-        if time.monotonic() < self._rests_until:
-            return 0
-        self._again = False
         try:
+            if time.monotonic() < self._rests_until and self._is_still_so():
+                return 0
+            self._again = False
             return self._take_in()
         except _HeldUp as held:
             self._fail(str(held), after=held.after)
@@ -85,13 +87,11 @@ class InboxWorker:
             self._drop()
             self._fail(str(error))
         except EventsError as error:
-            self.reset()
             self._fail(str(error))
         except DatabaseError as error:
             kind = sql.kind_of(error)
             if kind.passes or kind is sql.ErrorKind.TABLE_GONE:  # the loop does what is to be done
                 raise
-            self.reset()
             self._fail(sql.said(error))
         return 0
 
@@ -99,13 +99,14 @@ class InboxWorker:
         """Until the source has something, or a rest ends. A request to stop is noticed after the poll's interval."""
         rest = self._rests_until - time.monotonic()
         if rest > 0 or self._reader is None or self._row is None or self._row.position is None:
-            stop.wait(max(rest, SHORTEST_PAUSE.total_seconds()))
+            stop.wait(min(max(rest, SHORTEST_PAUSE.total_seconds()), SAID_SERVED))
             return
         try:
             with self._reading():
                 self._reader.wait(self._row.position, settings.POLL_INTERVAL.total_seconds())
         except SourceUnavailable:  # the next turn finds out why, and writes it down
             self._drop()
+            self._doubts_waiting = True
             stop.wait(SHORTEST_PAUSE.total_seconds())
 
     def reset(self) -> None:
@@ -115,58 +116,86 @@ class InboxWorker:
     def close(self) -> None:
         self._drop()
 
+    def _is_still_so(self) -> bool:
+        """Whether the row is the one that made it rest. It is asked once in a while: a person may begin it anew."""
+        if self._row is None or time.monotonic() - self._served < SAID_SERVED:
+            return True
+        self._served = time.monotonic()
+        if self.failure:
+            return note_failure(self.using, self._row, self.failure)
+        return self._find() == self._row
+
+    def _find(self) -> InboxRow:
+        """The row as it is now. Another process may have moved it on, and a person may have begun it anew."""
+        row = find(self.using, self.inbox)
+        if self._row is not None and row.generation != self._row.generation:
+            self._attempts = ("", 0)
+        return row
+
     def _take_in(self) -> int:
-        reader, row = self._open(), self._row or find(self.using, self.inbox)
+        row = self._row = self._find()
+        reader = self._open()
         if row.position is None:
             with self._reading():
                 places = reader.begin(row.start)
-            if not self._write(row, Intake(expected=None, position=places)):
+            if not self._write(row, Intake(position=places)):
                 return 0
-            row = row._replace(position=places)
-        self._row = row
+            row = self._row = row._replace(position=places)
         assert row.position is not None  # noqa: S101
         with self._reading():
             found = reader.read(row.position, self.inbox.batch_size)
         intake = self._intake(row.position, found)
         if intake.position == row.position:
+            if self._doubts_waiting:
+                with self._reading():
+                    reader.wait(row.position, SHORTEST_PAUSE.total_seconds())
+                self._doubts_waiting = False
             self._say_served(row, found.lag)
             return 0
         if not self._write(row, intake):
             return 0
+        self._say_what_was_lost(found.gone, intake.unread)
         return len(intake.events) + intake.left_out
 
     def _write(self, row: InboxRow, intake: Intake) -> bool:
         if not take_in(self.using, row, self._topic, intake):
-            self._row = None
-            self._rests_until = time.monotonic() + STANDS_BY
-            self._again = True
-            logger.info(
-                "Inbox %s is moved on by another process: this one stands by.", self.inbox, extra=self._fields()
-            )
+            self._stand_by()
             return False
         self._row = row._replace(position=intake.position)
         self._served = time.monotonic()
         self._works()
         return True
 
+    def _stand_by(self) -> None:
+        """The row is another one by now: what was read from the former place, or found missing there, says nothing."""
+        self._rests_until = time.monotonic() + STANDS_BY
+        self._again = True
+        self._row, self.failure = None, ""
+        logger.info("Inbox %s is moved on by another process: this one stands by.", self.inbox, extra=self._fields())
+
     def _intake(self, places: Places, found: Found) -> Intake:
         """The events of what was found, up to a message that can't be taken in now."""
-        intake = Intake(expected=places, position=dict(places))
+        intake = Intake(position=dict(places))
         for gone in found.gone:
-            self._pass_gone(gone)
+            if self.inbox.expired == "stop":
+                raise _HeldUp(
+                    f"{_told(gone)} were removed from the source before they were taken in. The inbox waits in front "
+                    f"of what is left: {gone.next}. To go on without them: inbox(…, expired='skip')"
+                )
             intake.position[gone.log] = gone.place
             intake.gone += gone.messages
         taken = 0
         for message in found.messages:
             try:
-                event, is_readable = self._event(message, is_first=taken == 0)
+                event, is_readable = self._event(message, is_first=taken == 0 and not found.gone)
             except _HeldUp:
                 if taken == 0 and not found.gone:
                     raise
                 break
             taken += 1
             intake.position[message.log] = message.place
-            intake.unreadable += not is_readable
+            if not is_readable:
+                intake.unread.append(message.address)
             if event is None:
                 intake.left_out += 1
             else:
@@ -181,7 +210,7 @@ class InboxWorker:
         except RetryLater as error:
             raise _HeldUp(f"transform wants {message.address} to wait: {error}", after=error.after) from error
         except Unreadable as error:
-            reason = str(error)
+            reason, unreadable = str(error), error
             if error.again and (not is_first or self._attempt(message) < self.inbox.retry.attempts):
                 raise _HeldUp(f"{message.address} can't be read, and is tried again: {reason}", again=True) from error
         if self.inbox.on_unreadable == "stop":
@@ -190,19 +219,12 @@ class InboxWorker:
                 "transform can read it, or leaves it out."
             )
         try:
-            event = unreadable_event(self.inbox, self._topic, message, reason)
+            return unreadable_event(self.inbox, self._topic, message, unreadable.whole), False
         except InvalidEvent as error:
             raise _HeldUp(
                 f"{message.address} can't be read ({reason}), and topic {self._topic.name!r} doesn't take it as an "
                 f"event that says so: {error} The inbox waits in front of it until transform reads it or leaves it out."
             ) from error
-        logger.error(
-            "Inbox %s can't read %s: it is published as an event of type inbox.unreadable.",
-            self.inbox,
-            message.address,
-            extra=self._fields(),
-        )
-        return event, False
 
     def _attempt(self, message: InboxMessage) -> int:
         """Count an attempt at a message, as this process made them; returns how many."""
@@ -210,20 +232,22 @@ class InboxWorker:
         self._attempts = message.address, attempts + 1 if address == message.address else 1
         return self._attempts[1]
 
-    def _pass_gone(self, gone: GoneMessages) -> None:
-        """Do without messages that the source removed, if the declaration says so."""
-        told = f"{count(gone.messages, 'message')} of {gone.log!r} behind {gone.behind}"
-        if self.inbox.expired == "stop":
-            raise _HeldUp(
-                f"{told} were removed from the source before they were taken in; the next one is {gone.next}. The "
-                "inbox waits in front of the gap. To go on without them: inbox(…, expired='skip')"
+    def _say_what_was_lost(self, gone: Sequence[GoneMessages], unread: Sequence[str]) -> None:
+        """Log what was committed: the messages that were done without, and those that are no events of their own."""
+        for one in gone:
+            logger.error(
+                "Inbox %s goes on without %s, which the source removed before they were taken in.",
+                self.inbox,
+                _told(one),
+                extra=self._fields(),
             )
-        logger.error(
-            "Inbox %s goes on without %s, which the source removed before they were taken in.",
-            self.inbox,
-            told,
-            extra=self._fields(),
-        )
+        for address in unread:
+            logger.error(
+                "Inbox %s can't read %s: it is published as an event of type inbox.unreadable.",
+                self.inbox,
+                address,
+                extra=self._fields(),
+            )
 
     def _open(self) -> SourceReader:
         if self._reader is None:
@@ -259,7 +283,12 @@ class InboxWorker:
         self._works()
 
     def _fail(self, reason: str, *, after: timedelta | None = None) -> None:
-        """Rest for a while, and write down and log why."""
+        """Rest for a while, and write down and log why, if the row is still the one that this is of."""
+        reason = storable(reason)[:LONGEST_REASON]
+        self._served = time.monotonic()
+        if self._row is not None and not note_failure(self.using, self._row, reason):
+            self._stand_by()
+            return
         self._failures += 1
         self._failing_since = self._failing_since or datetime.now(UTC)
         pause = max(after if after is not None else self.inbox.retry.pause(self._failures), SHORTEST_PAUSE)
@@ -274,7 +303,6 @@ class InboxWorker:
                 extra=self._fields(),
             )
         self.failure = reason
-        note_failure(self.using, self.inbox, reason)
 
     def _works(self) -> None:
         """Something was read."""
@@ -287,3 +315,7 @@ class InboxWorker:
 
     def _fields(self) -> dict[str, Any]:
         return {"database": self.using, "inbox": self.inbox.name, "topic": self.inbox.topic}
+
+
+def _told(gone: GoneMessages) -> str:
+    return f"{count(gone.messages, 'message')} of {gone.log!r} behind {gone.behind}"

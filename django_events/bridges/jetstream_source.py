@@ -2,8 +2,10 @@
 
     inbox(payments, source=jetstream_source("PAYMENTS"), name="payments-in")
 
-Messages are asked for by their number in the stream, many at a time, and no consumer of JetStream is needed. Numbers
-have no gaps but those of messages that were removed. A stream that was made anew has another time of its making.
+Messages are asked for by their number in the stream, some at a time, and no consumer of JetStream is needed. Numbers
+have no gaps but those of messages that were removed. A stream that was made anew has another time of its making. A
+server that came back without its last messages gives their numbers to others: so the inbox also remembers when the last
+message that it took in was stored, and looks at it again with each reading, as long as the stream has it.
 
 It needs nats-py: pip install 'django-events-pg[nats]'
 """
@@ -14,6 +16,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.header import decode_header
 from typing import Any, TypeVar
 
 from django_events.bridges.brokers import check_package, options_of, said, unmade
@@ -22,6 +25,9 @@ from django_events.exceptions import NotReady
 
 SECONDS = 10.0  # for a connection and for an answer, where the settings don't say
 LOOKS = 0.1  # seconds between two looks for something new
+AT_ONCE = 16  # messages that are asked for at once
+AT_ONCE_BYTES = 16 * 2**20  # of their answers: a server ends a connection that has 64 MB to be read
+BATCH_BYTES = 32 * 2**20  # of a batch, whose last message may be beyond it
 
 T = TypeVar("T")
 
@@ -64,6 +70,7 @@ class JetStreamReader:
         self._seconds = SECONDS
         self._connection: Any = None
         self._context: Any = None
+        self._told: Exception | None = None  # what the server said beside its answers
         self._loop = asyncio.new_event_loop()
 
     def open(self) -> None:
@@ -79,12 +86,21 @@ class JetStreamReader:
         if start == "beginning":
             return self._places(first - 1, created)
         if start == "end":
-            return self._places(last, created)
+            return self._begun(last, created)
         if not (start.isascii() and start.isdigit()):
             raise SourceUnavailable(
                 f"{start!r} is no number of a message in a stream, expected 'beginning', 'end', or one like 1042."
             )
-        return self._places(int(start), created)
+        if int(start) > last:
+            raise SourceUnavailable(
+                f"The inbox is to begin behind message {start}, and the stream {self._source.stream!r} ends at {last}. "
+                "To begin behind what it has now: manage.py events inbox restart NAME --from end"
+            )
+        return self._begun(int(start), created)
+
+    def _begun(self, number: int, created: str) -> Places:
+        message = self._wait(self._message(number, created)) if number else None
+        return self._places(number, created) if message is None else {self._source.stream: message.place}
 
     def read(self, places: Places, most: int) -> Found:
         if (place := places.get(self._source.stream)) is None:
@@ -102,7 +118,8 @@ class JetStreamReader:
             )
         begin = max(passed + 1, first)
         numbers = range(begin, min(last, begin + most - 1) + 1)
-        found = self._wait(self._messages(numbers, created)) if numbers else []
+        found = self._messages(numbers, created)
+        self._check(place)
         missing = begin - passed - 1
         while found and found[0] is None:  # messages that were deleted one by one
             missing, found = missing + 1, found[1:]
@@ -113,6 +130,23 @@ class JetStreamReader:
             skipped = self._place(passed + missing, created)
             gone = [GoneMessages(self._source.stream, missing, str(passed), following, skipped)]
         return Found(messages, gone, last - passed - missing)
+
+    def _check(self, place: dict[str, Any]) -> None:
+        """After a reading: what was read is behind that place, in the same stream; SourceUnavailable if not.
+
+        When the stream has not the message of the place any more, its time can't be compared.
+        """
+        message = self._wait(self._message(place["number"], place["created"])) if place["number"] else None
+        stored = None if message is None else message.place["stored"]
+        if place.get("stored") is not None and stored is not None and stored != place["stored"]:
+            raise SourceUnavailable(
+                f"Message {place['number']} of the stream {self._source.stream!r} was stored at {stored}, and the one "
+                f"of that number that the inbox has taken in at {place['stored']}: the server has lost messages, and "
+                f"given their numbers to others. {_ANEW}"
+            )
+        created, _, last = self._wait(self._about())
+        if created != place["created"] or last < place["number"]:
+            raise SourceUnavailable(f"The stream {self._source.stream!r} was made anew while it was read.")
 
     def wait(self, places: Places, seconds: float) -> None:
         passed, deadline = places[self._source.stream]["number"], time.monotonic() + seconds
@@ -133,11 +167,12 @@ class JetStreamReader:
     async def _connect(self, options: Mapping[str, Any]) -> None:
         import nats
 
-        async def ignore(error: Exception) -> None:
-            """What goes wrong is said by what is awaited."""
+        async def keep(error: Exception) -> None:
+            """A right that is missing is said here alone: no answer comes."""
+            self._told = error
 
         defaults = {"connect_timeout": self._seconds, "name": "django-events"}
-        options = {**defaults, **options, "allow_reconnect": False, "error_cb": ignore}
+        options = {**defaults, **options, "allow_reconnect": False, "error_cb": keep}
         try:
             self._connection = await nats.connect(**options)
         except (TypeError, ValueError, AttributeError) as error:  # before it connects
@@ -155,8 +190,18 @@ class JetStreamReader:
         first = info.state.first_seq if info.state.messages else info.state.last_seq + 1
         return _written(info.created), first, info.state.last_seq
 
-    async def _messages(self, numbers: Sequence[int], created: str) -> list[InboxMessage | None]:
-        """The messages of these numbers, pipelined; None for each that is not there."""
+    def _messages(self, numbers: Sequence[int], created: str) -> list[InboxMessage | None]:
+        """The messages of these numbers, or the first of them if they are large; None for each that is not there."""
+        found: list[InboxMessage | None] = []
+        width = max(1, min(AT_ONCE, AT_ONCE_BYTES // self._connection.max_payload))
+        size = 0
+        while len(found) < len(numbers) and size < BATCH_BYTES:
+            some = self._wait(self._together(numbers[len(found) : len(found) + width], created))
+            size += sum(len(one.body or b"") for one in some if one is not None)
+            found += some
+        return found
+
+    async def _together(self, numbers: Sequence[int], created: str) -> list[InboxMessage | None]:
         return list(await asyncio.gather(*(self._message(number, created) for number in numbers)))
 
     async def _message(self, number: int, created: str) -> InboxMessage | None:
@@ -169,27 +214,29 @@ class JetStreamReader:
         return InboxMessage(
             id=str(number),
             log=self._source.stream,
-            place=self._place(number, created),
+            place=self._place(number, created, stored=_written(found.time) if found.time else None),
             body=found.data or b"",
-            headers={name.lower(): text for name, text in (found.headers or {}).items()},
+            headers={_text(name).lower(): _text(value) for name, value in (found.headers or {}).items()},
             subject=found.subject,
             sent_at=found.time,
         )
 
-    def _place(self, number: int, created: str) -> dict[str, Any]:
-        return {"number": number, "created": created}
+    def _place(self, number: int, created: str, *, stored: str | None = None) -> dict[str, Any]:
+        return {"number": number, "created": created, "stored": stored}
 
     def _places(self, number: int, created: str) -> Places:
         return {self._source.stream: self._place(number, created)}
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the loop until it is done; whatever fails is SourceUnavailable, without secrets."""
+        self._told = None
         try:
             return self._loop.run_until_complete(asyncio.wait_for(coroutine, 3 * self._seconds))
         except SourceUnavailable:
             raise
         except Exception as error:
-            raise SourceUnavailable(f"NATS {self._source.broker!r}: {said(error, self._options)}") from None
+            told = "" if self._told is None else f" The server said: {said(self._told, self._options)}"
+            raise SourceUnavailable(f"NATS {self._source.broker!r}: {said(error, self._options)}{told}") from None
 
 
 _ANEW = (
@@ -202,6 +249,13 @@ def _written(made: datetime | str) -> str:
     """When a stream was made, the same whichever release of the client says it."""
     moment = made if isinstance(made, datetime) else datetime.fromisoformat(made)
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def _text(header: Any) -> str:
+    """A name or a value as UTF-8. The client has what isn't ASCII as text of stray bytes, or as a header of mails."""
+    parts = [(header, None)] if isinstance(header, str) else decode_header(header)
+    raw = (one.encode("utf-8", "surrogateescape") if isinstance(one, str) else one for one, _ in parts)
+    return b"".join(raw).decode("utf-8", "replace")
 
 
 def _until_missing(found: Sequence[InboxMessage | None]) -> list[InboxMessage]:

@@ -6,6 +6,10 @@ Entries are read behind an id, and no consumer group is needed. A stream has no 
 that was made anew go on. So beside the id the inbox remembers how many entries were added up to there: the stream says
 how many were ever added, and what is between the two and isn't there was removed.
 
+That is told when the rest of the stream is read, or its oldest entry is behind the id. As long as more than a batch is
+behind and older entries are there, too, entries that were deleted between others can't be counted. So the inbox also
+remembers the last id up to which all was there, as `whole`: what is found missing later, is missing behind that.
+
 It needs redis, and a server of Redis 7 or newer: pip install 'django-events-pg[redis]'
 """
 
@@ -96,7 +100,24 @@ class RedisReader:
             raise SourceUnavailable(
                 f"{start!r} is no id of a Redis stream, expected 'beginning', 'end', or one like 1700000000000-0."
             )
-        return self._places(start, stream.added - self._count(start))
+        if _parsed(start) > _parsed(stream.last):
+            raise SourceUnavailable(
+                f"The inbox is to begin behind {start}, and the stream {self._source.stream!r} ends at {stream.last}. "
+                "To begin behind what it has now: manage.py events inbox restart NAME --from end"
+            )
+        passed = stream.added - self._count(start, stream.last)
+        now, _ = self._look(None, 1)  # after the count: what was trimmed meanwhile isn't in it
+        if now is None or (
+            now.added > now.length
+            and _parsed(start) < _parsed(now.last)
+            and (now.first is None or _parsed(now.first) > _parsed(start))
+        ):
+            raise SourceUnavailable(
+                f"The inbox is to begin behind {start}, and the oldest entry of {self._source.stream!r} is "
+                f"{now.first if now is not None else None}: entries behind {start} may have been removed, and how many "
+                "can't be told. To take in what is left: manage.py events inbox restart NAME --from beginning"
+            )
+        return self._places(start, passed)
 
     def read(self, places: Places, most: int) -> Found:
         if (place := places.get(self._source.stream)) is None:
@@ -104,7 +125,7 @@ class RedisReader:
                 f"The inbox has taken in messages of {', '.join(places)}, and is declared for {self._source.stream!r} "
                 f"now. {_ANEW}"
             )
-        after, passed = place["id"], place["passed"]
+        after, passed, whole = place["id"], place["passed"], place["whole"]
         stream, entries = self._look(after, most)
         if stream is None:
             if passed or after != "0-0":
@@ -113,17 +134,17 @@ class RedisReader:
                     f"taken in. {_ANEW}"
                 )
             return Found([])
-        gone = self._gone(stream, after, passed, [_number(one) for one, _ in entries], most)
+        gone = self._gone(stream, after, passed, len(entries), most)
         messages = [
-            self._message(entry_id.decode(), fields, passed + gone + index)
+            self._message(entry_id.decode(), fields, passed + (gone or 0) + index, None if gone is not None else whole)
             for index, (entry_id, fields) in enumerate(entries, start=1)
         ]
         told = []
         if gone:
             following = messages[0].id if messages else f"none up to {stream.last}"
-            place = {"id": after, "passed": passed + gone}
-            told = [GoneMessages(self._source.stream, gone, after, following, place)]
-        return Found(messages, told, stream.added - passed - gone)
+            place = {"id": after, "passed": passed + gone, "whole": after}
+            told = [GoneMessages(self._source.stream, gone, whole, following, place)]
+        return Found(messages, told, stream.added - passed - (gone or 0))
 
     def wait(self, places: Places, seconds: float) -> None:
         after = places[self._source.stream]["id"]
@@ -135,8 +156,8 @@ class RedisReader:
             with suppress(Exception):
                 self._client.close()
 
-    def _gone(self, stream: _Stream, after: str, passed: int, found: list[tuple[int, int]], most: int) -> int:
-        """How many entries behind `after` were removed before they were read, as far as that can be told now.
+    def _gone(self, stream: _Stream, after: str, passed: int, found: int, most: int) -> int | None:
+        """How many entries were removed before they were read; None if that can't be told now.
 
         SourceUnavailable if the stream is not the one of which so many were passed.
         """
@@ -147,12 +168,12 @@ class RedisReader:
                 f"{passed} up to {after} were taken in: it was deleted and made anew, or its server has lost entries. "
                 f"{_ANEW}"
             )
-        if len(found) < most:
-            gone = above - len(found)
+        if found < most:
+            gone = above - found
         elif stream.first is not None and _parsed(stream.first) > _parsed(after):
             gone = above - stream.length
         else:
-            return 0  # what is removed between entries that are left is counted when the last one is read
+            return None
         if gone < 0:
             raise SourceUnavailable(
                 f"The stream {self._source.stream!r} has {above - gone} entries behind {after}, and {above} were added "
@@ -189,26 +210,28 @@ class RedisReader:
         )
         return stream, entries[0] if entries else []
 
-    def _count(self, after: str) -> int:
-        """How many entries are behind an id. It is asked once, when an inbox begins there."""
+    def _count(self, after: str, last: str) -> int:
+        """How many entries are behind an id, up to another one. It is asked once, when an inbox begins there."""
         count = 0
-        while entries := self._after(after):
+        while entries := self._between(after, last):
             count, after = count + len(entries), entries[-1][0].decode()
         return count
 
-    def _after(self, entry_id: str) -> list[Any]:
+    def _between(self, after: str, last: str) -> list[Any]:
+        if _parsed(after) >= _parsed(last):
+            return []
         found: list[Any] = self._asked(
-            lambda: self._client.xrange(self._source.stream, min=f"({entry_id}", count=COUNTED)
+            lambda: self._client.xrange(self._source.stream, min=f"({after}", max=last, count=COUNTED)
         )
         return found
 
-    def _message(self, entry_id: str, fields: dict[bytes, bytes], passed: int) -> InboxMessage:
+    def _message(self, entry_id: str, fields: dict[bytes, bytes], passed: int, whole: str | None) -> InboxMessage:
         named = {name.decode("utf-8", "replace"): value for name, value in fields.items()}
         texts = {name: value.decode("utf-8", "replace") for name, value in named.items() if name != "data"}
         return InboxMessage(
             id=entry_id,
             log=self._source.stream,
-            place={"id": entry_id, "passed": passed},
+            place={"id": entry_id, "passed": passed, "whole": entry_id if whole is None else whole},
             key=texts.get("key"),
             body=named.get("data"),
             headers={name.lower(): text for name, text in texts.items()},
@@ -217,7 +240,7 @@ class RedisReader:
         )
 
     def _places(self, entry_id: str, passed: int) -> Places:
-        return {self._source.stream: {"id": entry_id, "passed": passed}}
+        return {self._source.stream: {"id": entry_id, "passed": passed, "whole": entry_id}}
 
     def _asked(self, question: Any) -> Any:
         """What the server answers; whatever fails is SourceUnavailable, without secrets."""
@@ -244,10 +267,6 @@ def _is_id(text: str) -> bool:
 def _parsed(entry_id: str) -> tuple[int, int]:
     milliseconds, _, number = entry_id.partition("-")
     return int(milliseconds), int(number)
-
-
-def _number(entry_id: bytes) -> tuple[int, int]:
-    return _parsed(entry_id.decode())
 
 
 def _moment(entry_id: str) -> datetime | None:

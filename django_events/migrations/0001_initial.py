@@ -1067,6 +1067,16 @@ class Migration(OnPostgreSQL):
                         verbose_name="start",
                     ),
                 ),
+                (
+                    "generation",
+                    models.IntegerField(
+                        db_default=0,
+                        default=0,
+                        editable=False,
+                        help_text="How often it was begun anew.",
+                        verbose_name="generation",
+                    ),
+                ),
                 ("taken", models.BigIntegerField(db_default=0, default=0, editable=False, verbose_name="taken in")),
                 ("left_out", models.BigIntegerField(db_default=0, default=0, editable=False, verbose_name="left out")),
                 (

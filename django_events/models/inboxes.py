@@ -21,6 +21,9 @@ class Inbox(models.Model):
         _("position"), null=True, blank=True, help_text=_("The last message that was taken in, by log of the source.")
     )
     start = models.CharField(_("start"), max_length=200, help_text=_("Where it begins, as long as it has no position."))
+    generation = models.IntegerField(
+        _("generation"), default=0, db_default=0, editable=False, help_text=_("How often it was begun anew.")
+    )
     taken = models.BigIntegerField(_("taken in"), default=0, db_default=0, editable=False)
     left_out = models.BigIntegerField(_("left out"), default=0, db_default=0, editable=False)
     unreadable = models.BigIntegerField(_("unreadable"), default=0, db_default=0, editable=False)

@@ -580,19 +580,19 @@ def _inboxes(using: str) -> Iterator[Finding]:
             }
             yield _of_inbox("undeclared", row, what, remedy)
             continue
-        if row.failing_since is not None and row.now - row.failing_since > LATE:
+        if row.served_at is None or row.now - row.served_at > UNSERVED:
+            what = gettext("inbox %(inbox)s: no worker takes in what comes from %(source)s.") % {
+                "inbox": row.name,
+                "source": row.source,
+            }
+            yield _of_inbox("unserved", row, what, _is_running(f"run_inbox {row.name}"))
+        elif row.failing_since is not None and row.now - row.failing_since > LATE:
             what = gettext("inbox %(inbox)s takes nothing in since %(moment)s.") % {
                 "inbox": row.name,
                 "moment": moment(row.failing_since),
             }
             remedy = gettext("It tries again by itself. Repair what it says.")
             yield _of_inbox("inbox", row, f"{what} {row.error}", remedy)
-        elif row.served_at is None or row.now - row.served_at > UNSERVED:
-            what = gettext("inbox %(inbox)s: no worker takes in what comes from %(source)s.") % {
-                "inbox": row.name,
-                "source": row.source,
-            }
-            yield _of_inbox("unserved", row, what, _is_running(f"run_inbox {row.name}"))
         if row.unreadable_at is not None and row.now - row.unreadable_at < TOLD_FOR:
             what = gettext("inbox %(inbox)s could not read %(messages)s, the last at %(moment)s.") % {
                 "inbox": row.name,

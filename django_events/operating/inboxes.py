@@ -61,7 +61,8 @@ def restart_inbox(
         details = {"inbox": row.name, "position": row.position, "start": start}
         record_of_topic(using, row.topic, "restart", by=by, reason=reason, **details)
         row.position, row.start, row.lag = None, start, None
-        row.save(using=using, update_fields=["position", "start", "lag"])
+        row.generation += 1  # what workers have read by now is not written any more
+        row.save(using=using, update_fields=["position", "start", "lag", "generation"])
 
 
 def remove_inbox(

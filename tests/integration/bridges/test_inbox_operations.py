@@ -73,7 +73,7 @@ def test_bridges_shows_inboxes_and_relays(things, make_topic, make_inbox, make_r
         0,
         "serving",
     )
-    assert one["position"] == {"bank": {"id": "2-0", "passed": 2}}
+    assert one["position"] == {"bank": {"id": "2-0", "passed": 2, "whole": "2-0"}}
     call_command("events", "bridges")
     assert "things-in" in capsys.readouterr().out
 
@@ -97,6 +97,9 @@ def test_what_is_wrong_with_an_inbox_is_a_problem(things, make_inbox, redis):
     metrics = {one.metric: one.value for one in read("default") if one.metric in (INBOX_LAG, INBOX_FAILING)}
     assert metrics[INBOX_LAG] == 0
     assert metrics[INBOX_FAILING] >= timedelta(hours=1).total_seconds()
+    with connection.cursor() as cursor:  # what fails is not tried again where no worker is
+        cursor.execute("UPDATE django_events_inbox SET served_at = now() - interval '1 hour'")
+    assert {"unserved", "unreadable", "messages gone"} == set(problems())
 
 
 def test_an_inbox_is_begun_anew_by_hand(things, make_inbox, redis, capsys):
