@@ -88,6 +88,7 @@ class RedisReader:
             self._client = redis.Redis(**options) if url is None else redis.Redis.from_url(url, **options)
         except Exception as error:
             raise SourceUnavailable(f"Redis {self._source.broker!r}: {unmade(error, self._options)}.") from None
+        self._client.set_response_callback("XRANGE", _entries)
         self._asked(lambda: self._client.ping())
 
     def begin(self, start: str) -> Places:
@@ -225,8 +226,8 @@ class RedisReader:
         )
         return found
 
-    def _message(self, entry_id: str, fields: dict[bytes, bytes], passed: int, whole: str | None) -> InboxMessage:
-        named = {name.decode("utf-8", "replace"): value for name, value in fields.items()}
+    def _message(self, entry_id: str, fields: list[bytes], passed: int, whole: str | None) -> InboxMessage:
+        named = _named(fields)
         texts = {name: value.decode("utf-8", "replace") for name, value in named.items() if name != "data"}
         return InboxMessage(
             id=entry_id,
@@ -267,6 +268,24 @@ def _is_id(text: str) -> bool:
 def _parsed(entry_id: str) -> tuple[int, int]:
     milliseconds, _, number = entry_id.partition("-")
     return int(milliseconds), int(number)
+
+
+def _entries(answer: Any, **_: Any) -> Any:
+    """Entries as the server has them: the client's dict would drop a field whose name comes twice."""
+    return answer
+
+
+def _named(fields: list[bytes]) -> dict[str, bytes]:
+    """Fields by name; of those of one name the last has it, and the ones before it are `name (1)`, `name (2)` …"""
+    named: dict[str, bytes] = {}
+    times: dict[str, int] = {}
+    for raw, value in zip(reversed(fields[::2]), reversed(fields[1::2]), strict=True):
+        name = free = raw.decode("utf-8", "replace")
+        while free in named:
+            times[name] = times.get(name, 0) + 1
+            free = f"{name} ({times[name]})"
+        named[free] = value
+    return dict(reversed(named.items()))
 
 
 def _moment(entry_id: str) -> datetime | None:

@@ -49,12 +49,12 @@ class InboxMessage:
 
 
 class GoneMessages(NamedTuple):
-    """Messages that the source removed before they were taken in."""
+    """Messages that the source removed before they were taken in. They are told once, in front of what is left."""
 
     log: str
     messages: int
-    behind: str  # the id that was taken in before them
-    next: str  # the id of the first that is left
+    behind: str  # the last id up to which nothing was missing
+    next: str  # the id of the first that is left to be taken in
     place: Any  # where the inbox goes on if it does without them
 
 

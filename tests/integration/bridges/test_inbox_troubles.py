@@ -5,6 +5,7 @@ Each test is about one worker that goes on, because a worker that is started ane
 
 import json
 import shutil
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -474,3 +475,19 @@ def test_a_gap_that_is_counted_late_is_told_from_where_all_was_there(things, mak
     take_in(inbox)
     assert f"1 message of 'bank' behind {whole} were removed" in row().error
     assert values(things) == [0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+
+
+def test_fields_whose_name_comes_twice_are_kept(things, make_inbox, redis):
+    with redis.client() as client:
+        client.execute_command("XADD", "bank", "*", "data", "1", "tag", "a", "tag", "b", "data", "no JSON", "tag", "c")
+        client.execute_command("XADD", "bank", "*", "data", "1", "tag", "a", "tag", "b")
+
+    def transform(message):
+        return Draft(value=message.json(), key=message.headers["tag"], metadata={"before": message.headers["tag (1)"]})
+
+    take_in(make_inbox(things, source=SOURCE, transform=transform))
+    unreadable, read = published(things)
+    fields = {name: b64decode(value) for name, value in unreadable.metadata["fields"].items()}
+    assert unreadable.body == b"no JSON"
+    assert fields == {"data (1)": b"1", "tag (2)": b"a", "tag (1)": b"b", "tag": b"c"}
+    assert (read.value, read.key, read.metadata["before"]) == (1, "b", "a")
