@@ -123,17 +123,18 @@ class InboxWorker:
         self._served = time.monotonic()
         if self.failure:
             return note_failure(self.using, self._row, self.failure)
-        return self._find() == self._row
+        return self._row == self._find()
 
     def _find(self) -> InboxRow:
         """The row as it is now. Another process may have moved it on, and a person may have begun it anew."""
-        row = find(self.using, self.inbox)
-        if self._row is not None and row.generation != self._row.generation:
+        known, self._row = self._row, None
+        row = self._row = find(self.using, self.inbox)
+        if known is not None and row.generation != known.generation:
             self._attempts = ("", 0)
         return row
 
     def _take_in(self) -> int:
-        row = self._row = self._find()
+        row = self._find()
         reader = self._open()
         if row.position is None:
             with self._reading():
@@ -171,7 +172,11 @@ class InboxWorker:
         self._rests_until = time.monotonic() + STANDS_BY
         self._again = True
         self._row, self.failure = None, ""
-        logger.info("Inbox %s is moved on by another process: this one stands by.", self.inbox, extra=self._fields())
+        logger.info(
+            "Inbox %s is moved on by another process, or begun anew: this one stands by.",
+            self.inbox,
+            extra=self._fields(),
+        )
 
     def _intake(self, places: Places, found: Found) -> Intake:
         """The events of what was found, up to a message that can't be taken in now."""

@@ -138,7 +138,7 @@ class JetStreamReader:
         """
         message = self._wait(self._message(place["number"], place["created"])) if place["number"] else None
         stored = None if message is None else message.place["stored"]
-        if place.get("stored") is not None and stored is not None and stored != place["stored"]:
+        if place["stored"] is not None and stored is not None and stored != place["stored"]:
             raise SourceUnavailable(
                 f"Message {place['number']} of the stream {self._source.stream!r} was stored at {stored}, and the one "
                 f"of that number that the inbox has taken in at {place['stored']}: the server has lost messages, and "
