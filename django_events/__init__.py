@@ -23,6 +23,7 @@ _HOMES = {
     "DELETE": "django_events.declarations",
     "Claimed": "django_events.consuming.claiming",
     "DeclaredConsumer": "django_events.declarations",
+    "DeclaredInbox": "django_events.declarations",
     "DeclaredProjection": "django_events.declarations",
     "DeclaredRelay": "django_events.declarations",
     "Deletion": "django_events.declarations",
@@ -49,7 +50,10 @@ _HOMES = {
     "end_streams": "django_events.live.server_sent_events",
     "end_streams_on_sigterm": "django_events.live.server_sent_events",
     "event_context": "django_events.publishing.session_settings",
+    "InboxMessage": "django_events.bridges.sources",
+    "inbox": "django_events.declarations",
     "jetstream": "django_events.bridges.jetstream",
+    "jetstream_source": "django_events.bridges.jetstream_source",
     "kafka": "django_events.bridges.kafka",
     "listen": "django_events.live.listening",
     "outbox": "django_events.publishing.outbox",
@@ -57,6 +61,7 @@ _HOMES = {
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
     "queue": "django_events.declarations",
+    "redis_source": "django_events.bridges.redis_source",
     "redis_stream": "django_events.bridges.redis_streams",
     "relay": "django_events.declarations",
     "reads_own_writes": "django_events.deriving.own_writes",
@@ -76,6 +81,7 @@ __all__ = [
     "Claimed",
     "CreateTopic",
     "DeclaredConsumer",
+    "DeclaredInbox",
     "DeclaredProjection",
     "DeclaredRelay",
     "DeclaredRollUp",
@@ -84,6 +90,7 @@ __all__ = [
     "Draft",
     "EventsError",
     "Ignore",
+    "InboxMessage",
     "Receipt",
     "ReceivedEvent",
     "RetryLater",
@@ -98,7 +105,9 @@ __all__ = [
     "end_streams",
     "end_streams_on_sigterm",
     "event_context",
+    "inbox",
     "jetstream",
+    "jetstream_source",
     "kafka",
     "listen",
     "outbox",
@@ -107,6 +116,7 @@ __all__ = [
     "publish_many",
     "queue",
     "reads_own_writes",
+    "redis_source",
     "redis_stream",
     "relay",
     "rollup",
@@ -121,18 +131,23 @@ __all__ = [
 
 if TYPE_CHECKING:
     from django_events.bridges.jetstream import jetstream
+    from django_events.bridges.jetstream_source import jetstream_source
     from django_events.bridges.kafka import kafka
+    from django_events.bridges.redis_source import redis_source
     from django_events.bridges.redis_streams import redis_stream
+    from django_events.bridges.sources import InboxMessage
     from django_events.consuming.claiming import Claimed, claim
     from django_events.declarations import (
         DELETE,
         DeclaredConsumer,
+        DeclaredInbox,
         DeclaredProjection,
         DeclaredRelay,
         DeclaredRollUp,
         DeclaredTopic,
         Deletion,
         consumer,
+        inbox,
         projection,
         queue,
         relay,

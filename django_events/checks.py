@@ -18,8 +18,8 @@ from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, router
 from django_events import conf, models, sql
 from django_events.consuming.registration import check_filter
 from django_events.contracts.chains import problems_of_chains, problems_of_clocks, problems_of_schemas
-from django_events.declarations import DeclaredProjection, DeclaredRelay, clocks, consumers, registry
-from django_events.exceptions import HandlerNotFound, Invalid, did_you_mean
+from django_events.declarations import DeclaredProjection, DeclaredRelay, clocks, consumers, inboxes, registry
+from django_events.exceptions import HandlerNotFound, Invalid, Refused, did_you_mean
 from django_events.models.buffer import writable
 from django_events.phrases import moment
 from django_events.publishing.capture import Capture
@@ -85,6 +85,28 @@ def check_relays(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) 
                 hint=f"Give each a stream of its own. It is declared at {relay.declared_at}.",
                 id="django_events.E019",
             )
+
+
+@register(Tags.compatibility)
+def check_inboxes(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    topics, wrong = {topic.name for topic in registry}, set()
+    for inbox, problem in inboxes.problems():
+        wrong.add(inbox.name)
+        yield Error(problem, hint=f"It is declared at {inbox.declared_at}.", id="django_events.E020")
+    for inbox in inboxes:
+        if inbox.topic not in topics:
+            yield Error(
+                f"Inbox {inbox.name!r} is of topic {inbox.topic!r}, which no installed app declares.",
+                hint=f"{did_you_mean(inbox.topic, topics)} It is declared at {inbox.declared_at}.",
+                id="django_events.E020",
+            )
+        if inbox.name in wrong:
+            continue
+        try:
+            inbox.source.check_installed()
+        except Refused as error:  # a warning: it stops this inbox, and must not stop the others
+            hint = "It will not be served; the others will."
+            yield checks.Warning(f"Inbox {inbox.name!r} can't read: {error}", hint=hint, id="django_events.W002")
 
 
 @register(Tags.models)

@@ -145,7 +145,7 @@ def rows_hidden(role: str, error: Exception) -> str:
     )
 
 
-LISTED, NEAREST = 50, 10  # names, where one isn't known
+LISTED, NEAREST = 60, 10  # names, where one isn't known
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from django_events.operating.cancelling import cancel_scheduled
 from django_events.operating.clocks import pause_clock, remove_clock, resume_clock, run_clock
 from django_events.operating.dead_letters import discard, redrive
 from django_events.operating.erasing.api import erase
+from django_events.operating.inboxes import remove_inbox, restart_inbox
 from django_events.operating.pausing import pause, resume
 from django_events.operating.publishing_scheduled import publish_scheduled
 from django_events.operating.removing import remove_topic
@@ -73,10 +74,12 @@ __all__ = [
     "rebuild",
     "redrive",
     "remove_clock",
+    "remove_inbox",
     "remove_topic",
     "repartition",
     "replay",
     "reshard",
+    "restart_inbox",
     "resume",
     "resume_clock",
     "retry_now",

@@ -186,12 +186,13 @@ def deliver(
 
 @contextmanager
 def isolate_declarations() -> Iterator[None]:
-    """Forget at the end which topics, consumers, clocks and upcasters were declared here. It decorates a test, too.
+    """Forget at the end which topics, consumers, clocks, inboxes and upcasters were declared. It decorates a test, too.
 
     `drain()` makes what was declared since the last `migrate`, in the test's transaction.
     """
     topics, consumers = list(declarations.registry), list(declarations.consumers)
     clocks, upcasters = list(declarations.clocks), list(declarations.upcasters)
+    inboxes = list(declarations.inboxes)
     try:
         yield
     finally:
@@ -199,6 +200,7 @@ def isolate_declarations() -> Iterator[None]:
         _restore(declarations.consumers, consumers)
         _restore(declarations.clocks, clocks)
         _restore(declarations.upcasters, upcasters)
+        _restore(declarations.inboxes, inboxes)
 
 
 def _restore(registry: declarations.Registry[T], before: list[T]) -> None:

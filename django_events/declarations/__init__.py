@@ -17,6 +17,8 @@ from django_events.declarations.declared_consumer import EventHandler as EventHa
 from django_events.declarations.declared_consumer import Handler as Handler
 from django_events.declarations.declared_consumer import Mode as Mode
 from django_events.declarations.declared_consumer import Start as Start
+from django_events.declarations.declared_inbox import DeclaredInbox as DeclaredInbox
+from django_events.declarations.declared_inbox import InboxSource as InboxSource
 from django_events.declarations.declared_projection import DELETE as DELETE
 from django_events.declarations.declared_projection import DeclaredProjection as DeclaredProjection
 from django_events.declarations.declared_projection import Deletion as Deletion
@@ -32,6 +34,7 @@ from django_events.declarations.declared_upcaster import DeclaredUpcaster as Dec
 from django_events.declarations.declared_upcaster import upcaster as upcaster
 from django_events.declarations.declaring import ConsumerOptions as ConsumerOptions
 from django_events.declarations.declaring import consumer as consumer
+from django_events.declarations.declaring import inbox as inbox
 from django_events.declarations.declaring import projection as projection
 from django_events.declarations.declaring import queue as queue
 from django_events.declarations.declaring import relay as relay
@@ -45,11 +48,13 @@ from django_events.declarations.limits import texts as texts
 from django_events.declarations.registries import ClockRegistry as ClockRegistry
 from django_events.declarations.registries import ConsumerRegistry as ConsumerRegistry
 from django_events.declarations.registries import Declared as Declared
+from django_events.declarations.registries import InboxRegistry as InboxRegistry
 from django_events.declarations.registries import Registry as Registry
 from django_events.declarations.registries import TopicRegistry as TopicRegistry
 from django_events.declarations.registries import UpcasterRegistry as UpcasterRegistry
 from django_events.declarations.registries import clocks as clocks
 from django_events.declarations.registries import consumers as consumers
+from django_events.declarations.registries import inboxes as inboxes
 from django_events.declarations.registries import registry as registry
 from django_events.declarations.registries import upcasters as upcasters
 from django_events.drafts import EventFields as EventFields

@@ -1,4 +1,4 @@
-"""`topic()`, `consumer()`, `queue()`, `rollup()` and `projection()`, with which an app declares."""
+"""`topic()`, `consumer()`, `queue()`, `rollup()`, `projection()`, `relay()` and `inbox()`: an app declares by them."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +14,19 @@ from django_events.declarations.declared_consumer import (
     Mode,
     Start,
 )
+from django_events.declarations.declared_inbox import (
+    DeclaredInbox,
+    Expired,
+    InboxSource,
+    MessageTransform,
+    OnUnreadable,
+)
 from django_events.declarations.declared_projection import DeclaredProjection, Fold, KeyOfEvent
 from django_events.declarations.declared_relay import DeclaredRelay, Form, RelayTarget, Transform
 from django_events.declarations.declared_rollup import DeclaredRollUp
 from django_events.declarations.declared_topic import Compatibility, DeclaredTopic, SchemaCheck, Undescribed
 from django_events.declarations.limits import texts
-from django_events.declarations.registries import consumers, registry
+from django_events.declarations.registries import consumers, inboxes, registry
 from django_events.retries import Backoff
 
 Row = TypeVar("Row")
@@ -417,6 +424,41 @@ def relay(
         declared_at=_caller(),
     )
     consumers.add(declared)
+    return declared
+
+
+def inbox(
+    topic: DeclaredTopic | str,
+    *,
+    source: InboxSource,
+    name: str,
+    transform: MessageTransform | None = None,
+    start: str = "beginning",
+    batch_size: int = 500,
+    on_unreadable: OnUnreadable = "publish",
+    expired: Expired = "stop",
+    retry: Backoff = Backoff(attempts=5, cap=timedelta(minutes=1)),
+) -> DeclaredInbox:
+    """Declare an inbox: the messages of a broker become events of a topic, in order, each exactly once.
+
+    `manage.py migrate` registers it, and `run_inbox` serves it. How far it is in the source is written in the
+    transaction that publishes the events. CloudEvents are taken in as they are; `transform` gets a message and returns
+    a Draft, or None to leave it out. A message that can't be read is published as an event of its own type with all of
+    its bytes, or with on_unreadable="stop" the inbox waits in front of it.
+    """
+    declared = DeclaredInbox(
+        name=name,
+        topic=str(topic),
+        source=source,
+        transform=transform,
+        start=start,
+        batch_size=batch_size,
+        on_unreadable=on_unreadable,
+        expired=expired,
+        retry=retry,
+        declared_at=_caller(),
+    )
+    inboxes.add(declared)
     return declared
 
 

@@ -1,10 +1,11 @@
-"""The topics, consumers and clocks that this process has declared, by name."""
+"""The topics, consumers, clocks and inboxes that this process has declared, by name."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from django_events.declarations.declared_clock import DeclaredClock
 from django_events.declarations.declared_consumer import DeclaredConsumer
+from django_events.declarations.declared_inbox import DeclaredInbox
 from django_events.declarations.declared_topic import DeclaredTopic
 from django_events.declarations.declared_upcaster import DeclaredUpcaster, named
 from django_events.exceptions import Invalid, UnknownName, did_you_mean
@@ -55,8 +56,9 @@ class Registry(Generic[T]):
         try:
             return self._by_name[name]
         except (KeyError, TypeError):
+            article = "an" if self.kind[0] in "aeiou" else "a"
             raise UnknownName(
-                f"No installed app declares a {self.kind} {name!r}. {did_you_mean(str(name), self._by_name)} "
+                f"No installed app declares {article} {self.kind} {name!r}. {did_you_mean(str(name), self._by_name)} "
                 f"Declare it in an app's events.py: {self.example.format(name)}."
             ) from None
 
@@ -115,6 +117,11 @@ class ClockRegistry(Registry[DeclaredClock]):
     example = "topic(…).every(…, name={!r})"
 
 
+class InboxRegistry(Registry[DeclaredInbox]):
+    kind = "inbox"
+    example = "inbox(…, name={!r})"
+
+
 class UpcasterRegistry(Registry[DeclaredUpcaster]):
     kind = "upcaster"
     example = "@upcaster({!r}, 1)"
@@ -127,4 +134,5 @@ class UpcasterRegistry(Registry[DeclaredUpcaster]):
 registry = TopicRegistry()
 consumers = ConsumerRegistry()
 clocks = ClockRegistry()
+inboxes = InboxRegistry()
 upcasters = UpcasterRegistry()

@@ -239,6 +239,12 @@ def consumer(of: Granting) -> Iterator[Block]:
             *([of.on("SELECT, INSERT, UPDATE", *of.roll_ups)] if of.roll_ups else []),
         ],
     )
+    columns = ("position", "taken", "left_out", "unreadable", "unreadable_at", "gone", "gone_at", "lag")
+    notes = ("moved_at", "served_at", "failing_since", "error")
+    yield Block(
+        "Inboxes: how far they are. A login that serves them publishes, so it gets the role of publishers too.",
+        [of.on(f"SELECT, UPDATE ({', '.join((*columns, *notes))})", _table(models.Inbox))],
+    )
     tables = (models.Delivery, models.DeliveryLease, models.PastDelivery, models.DeadLetter)
     yield Block(
         "What is on its way, in a worker's hand, done, or given up.",

@@ -230,3 +230,8 @@ def log_moved(using: str) -> Callable[[int], None]:
 def log_handled(using: str) -> Callable[[int], None]:
     logger = logging.getLogger("django_events.consumer")
     return log_rate(logger, "Handled %s of %r, %.0f per second.", using)
+
+
+def log_taken_in(using: str) -> Callable[[int], None]:
+    logger = logging.getLogger("django_events.inboxes")
+    return log_rate(logger, "Took in %s for %r, %.0f per second.", using)

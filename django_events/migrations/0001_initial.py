@@ -1045,6 +1045,96 @@ class Migration(OnPostgreSQL):
             },
         ),
         migrations.CreateModel(
+            name="Inbox",
+            fields=[
+                ("id", models.AutoField(primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=63, unique=True, verbose_name="name")),
+                ("source", models.TextField(verbose_name="source")),
+                (
+                    "position",
+                    models.JSONField(
+                        blank=True,
+                        help_text="The last message that was taken in, by log of the source.",
+                        null=True,
+                        verbose_name="position",
+                    ),
+                ),
+                (
+                    "start",
+                    models.CharField(
+                        help_text="Where it begins, as long as it has no position.",
+                        max_length=200,
+                        verbose_name="start",
+                    ),
+                ),
+                (
+                    "generation",
+                    models.IntegerField(
+                        db_default=0,
+                        default=0,
+                        editable=False,
+                        help_text="How often it was begun anew.",
+                        verbose_name="generation",
+                    ),
+                ),
+                ("taken", models.BigIntegerField(db_default=0, default=0, editable=False, verbose_name="taken in")),
+                ("left_out", models.BigIntegerField(db_default=0, default=0, editable=False, verbose_name="left out")),
+                (
+                    "unreadable",
+                    models.BigIntegerField(db_default=0, default=0, editable=False, verbose_name="unreadable"),
+                ),
+                (
+                    "unreadable_at",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="last unreadable at"),
+                ),
+                (
+                    "gone",
+                    models.BigIntegerField(
+                        db_default=0,
+                        default=0,
+                        editable=False,
+                        help_text="Messages that the source had removed before they were taken in.",
+                        verbose_name="gone",
+                    ),
+                ),
+                (
+                    "gone_at",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="last gone at"),
+                ),
+                ("lag", models.BigIntegerField(blank=True, editable=False, null=True, verbose_name="lag")),
+                ("moved_at", models.DateTimeField(blank=True, editable=False, null=True, verbose_name="moved at")),
+                ("served_at", models.DateTimeField(blank=True, editable=False, null=True, verbose_name="served at")),
+                (
+                    "failing_since",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="fails since"),
+                ),
+                (
+                    "error",
+                    models.TextField(blank=True, db_default="", default="", editable=False, verbose_name="error"),
+                ),
+                (
+                    "topic",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="inboxes",
+                        to="django_events.topic",
+                        verbose_name="topic",
+                    ),
+                ),
+            ],
+            options={
+                "default_permissions": ("view",),
+                "verbose_name": "inbox",
+                "verbose_name_plural": "inboxes",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=_readable("unreadable_at", "gone_at", "moved_at", "served_at", "failing_since"),
+                        name="django_events_inbox_times",
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="RollUp",
             fields=[
                 ("id", models.AutoField(primary_key=True, serialize=False)),

@@ -5,6 +5,7 @@ from django_events.models.clocks import Clock
 from django_events.models.consumers import Consumer, DeadLetter, FilterTerm, Intervention, Position
 from django_events.models.deliveries import Delivery, DeliveryLease, PastDelivery
 from django_events.models.events import Event
+from django_events.models.inboxes import Inbox
 from django_events.models.maintenance import MaintenanceStep
 from django_events.models.rebuilds import Rebuild
 from django_events.models.rollups import RollUp
@@ -24,6 +25,7 @@ __all__ = [
     "DeliveryLease",
     "Event",
     "FilterTerm",
+    "Inbox",
     "Intervention",
     "MaintenanceStep",
     "Overview",

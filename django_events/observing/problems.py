@@ -49,6 +49,7 @@ ERRORS = {
     "bloat",
     "not registered",
     "webhook disabled",
+    "inbox",
 }
 
 Declared = set[tuple[str, str]]
@@ -76,6 +77,7 @@ def find_problems(
         *_unregistered(using, declared, standings),
         *_declared_otherwise(using, declared),
         *_webhooks(using, standings),
+        *_inboxes(using),
         *_undeclared(declared | _subscribed(using), standings),
         *_expired(using),
         *_behind_retention(using, declared, standings),
@@ -566,6 +568,65 @@ def _webhooks(using: str, standings: list[Standing]) -> Iterator[Finding]:
                 "time": duration(age),
             }
             yield _of_all(one, "unserved", what, _is_running("run_webhooks"))
+
+
+def _inboxes(using: str) -> Iterator[Finding]:
+    """Inboxes that take nothing in, those that no worker serves, and what was lately lost or could not be read."""
+    declared = {one.name for one in declarations.inboxes}
+    rows = models.Inbox.objects.using(using).select_related("topic").annotate(now=ClockTimestamp()).order_by("name")
+    seen = set()
+    for row in rows:
+        seen.add(row.name)
+        if row.name not in declared:
+            what = gettext("inbox %(inbox)s: no installed app declares it.") % {"inbox": row.name}
+            remedy = gettext("If it is gone for good: %(command)s") % {
+                "command": _events("inbox", "remove", row.name, "--execute")
+            }
+            yield _of_inbox("undeclared", row, what, remedy)
+            continue
+        if row.served_at is None or row.now - row.served_at > UNSERVED:
+            what = gettext("inbox %(inbox)s: no worker takes in what comes from %(source)s.") % {
+                "inbox": row.name,
+                "source": row.source,
+            }
+            yield _of_inbox("unserved", row, what, _is_running(f"run_inbox {row.name}"))
+        elif row.failing_since is not None and row.now - row.failing_since > LATE:
+            what = gettext("inbox %(inbox)s takes nothing in since %(moment)s.") % {
+                "inbox": row.name,
+                "moment": moment(row.failing_since),
+            }
+            remedy = gettext("It tries again by itself. Repair what it says.")
+            yield _of_inbox("inbox", row, f"{what} {row.error}", remedy)
+        if row.unreadable_at is not None and row.now - row.unreadable_at < TOLD_FOR:
+            what = gettext("inbox %(inbox)s could not read %(messages)s, the last at %(moment)s.") % {
+                "inbox": row.name,
+                "messages": f"{row.unreadable:,}",
+                "moment": moment(row.unreadable_at),
+            }
+            remedy = gettext("They are events of the topic: %(command)s") % {
+                "command": _events("peek", row.topic.name, "--type", "inbox.unreadable")
+            }
+            yield _of_inbox("unreadable", row, what, remedy)
+        if row.gone_at is not None and row.now - row.gone_at < TOLD_FOR:
+            what = gettext("inbox %(inbox)s goes on without %(messages)s that its source removed, at %(moment)s.") % {
+                "inbox": row.name,
+                "messages": f"{row.gone:,}",
+                "moment": moment(row.gone_at),
+            }
+            remedy = gettext("Let the source keep messages for longer, or serve the inbox all the time.")
+            yield _of_inbox("messages gone", row, what, remedy)
+    for one in declarations.inboxes:
+        if one.name not in seen:
+            what = gettext("inbox %(inbox)s is declared at %(place)s, and not registered in the database %(database)s.")
+            facts = {"inbox": one.name, "place": one.declared_at, "database": repr(using)}
+            found = _problem(
+                "not registered", None, one.topic, None, what % facts, f"manage.py migrate --database {using}"
+            )
+            yield found._replace(data={"inbox": one.name})
+
+
+def _of_inbox(kind: str, row: models.Inbox, what: str, remedy: str) -> Finding:
+    return _problem(kind, None, row.topic.name, None, what, remedy)._replace(data={"inbox": row.name})
 
 
 def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Finding]:

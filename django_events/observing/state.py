@@ -94,6 +94,11 @@ QUEUE_OLDEST = _metric(
 IN_HAND = _metric(
     "queue_longest_in_hand", "For how long a worker has had an event in hand.", labels=OF_CONSUMER, unit="seconds"
 )
+OF_INBOX = ("database", "inbox")
+INBOX_LAG = _metric("inbox_lag", "Messages of its source that an inbox has not taken in, if known.", labels=OF_INBOX)
+INBOX_FAILING = _metric(
+    "inbox_failing", "For how long an inbox has been unable to take anything in.", labels=OF_INBOX, unit="seconds"
+)
 OF_STEP = ("database", "step")
 MAINTAINED = _metric(
     "maintenance_age", "For how long no run of a step of maintenance has ended.", labels=OF_STEP, unit="seconds"
@@ -158,6 +163,7 @@ def _of_database(using: str) -> Iterator[Measurement]:
     yield from _sizes(using, topics)
     yield Measurement(OVERDUE, (using,), max(scheduled.overdue.total_seconds(), 0.0) if scheduled else 0)
     yield from _of_clocks(using)
+    yield from _of_inboxes(using)
     yield from _of_consumers(using, found)
     for one in wanted(using, found):
         if one.workers is not None:
@@ -198,6 +204,18 @@ def _of_clocks(using: str) -> Iterator[Measurement]:
     for row in rows.filter(name__in=names).order_by("name"):
         late = NO_TIME if row.paused_at is not None else max(row.now - row.next_at, NO_TIME)
         yield Measurement(CLOCK_OVERDUE, (using, row.name), late.total_seconds())
+
+
+def _of_inboxes(using: str) -> Iterator[Measurement]:
+    names = [one.name for one in declarations.inboxes]
+    if not names:
+        return
+    rows = models.Inbox.objects.using(using).annotate(now=ClockTimestamp()).only("name", "lag", "failing_since")
+    for row in rows.filter(name__in=names).order_by("name"):
+        if row.lag is not None:
+            yield Measurement(INBOX_LAG, (using, row.name), row.lag)
+        failing = NO_TIME if row.failing_since is None else max(row.now - row.failing_since, NO_TIME)
+        yield Measurement(INBOX_FAILING, (using, row.name), failing.total_seconds())
 
 
 def _of_consumers(using: str, found: Iterable[Standing]) -> Iterator[Measurement]:

@@ -41,6 +41,7 @@ class AllInOne:
     """Transfer, consumers and maintenance of a process. If one of them fails, the others finish their turn and stop.
 
     `sending` makes the worker that sends webhooks, in a thread of its own, by the listener and whether it works `once`.
+    `taking_in` makes those of inboxes, each in a thread of its own, by whether they work `once`.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class AllInOne:
         *,
         threads: int = 1,
         sending: Callable[[Listener, bool], Sending] | None = None,
+        taking_in: Callable[[bool], Sequence[Worker]] = lambda once: (),
     ) -> None:
         self.using = using
         self.listener = Listener(using)
@@ -57,6 +59,7 @@ class AllInOne:
         self.pool = ConsumerPool(using, consumers, threads=threads, listener=self.listener)
         self._consumers = consumers
         self._make_sending = sending
+        self._make_taking_in = taking_in
         self._sending: Sending | None = None
         self._moved = self._handled = self._sent = 0
 
@@ -68,6 +71,7 @@ class AllInOne:
         on_moved: OnProgress = lambda done: None,
         on_handled: OnProgress = lambda done: None,
         on_sent: OnProgress = lambda done: None,
+        on_taken: OnProgress = lambda done: None,
     ) -> Done:
         """Work until told to stop, or with `once` until nothing is due, what handlers publish included."""
 
@@ -82,7 +86,7 @@ class AllInOne:
                 on_sent(count)
 
         if once:
-            self._run_once(stop, moved, on_handled, settled)
+            self._run_once(stop, moved, on_handled, settled, on_taken)
         else:
             with ExitStack() as beside:
                 beside.enter_context(in_background(Maintenance(self.using)))
@@ -90,6 +94,8 @@ class AllInOne:
                 if self._make_sending is not None:
                     self._sending = self._make_sending(self.listener, False)
                     beside.enter_context(in_background(self._sending, on_error=stop.request, on_progress=settled))
+                for inbox in self._make_taking_in(False):
+                    beside.enter_context(in_background(inbox, on_error=stop.request, on_progress=on_taken))
                 self._serve(stop, on_handled)
             settled(0)  # what was answered while it ended
         return Done(self._moved, self._handled, self._sent)
@@ -106,7 +112,12 @@ class AllInOne:
         self.pool.close()
         self.listener.close()
 
-    def _run_once(self, stop: Stop, on_moved: OnProgress, on_handled: OnProgress, on_settled: OnProgress) -> None:
+    def _run_once(
+        self, stop: Stop, on_moved: OnProgress, on_handled: OnProgress, on_settled: OnProgress, on_taken: OnProgress
+    ) -> None:
+        for inbox in self._make_taking_in(True):
+            with closing(inbox):
+                run(inbox, stop, once=True, on_progress=on_taken)
         first = True
         while (run(self.transfer, stop, once=True, on_progress=on_moved) or first) and not stop.requested:
             self._serve(stop, on_handled, once=True)

@@ -142,10 +142,14 @@ class Nats:
             self.add_stream(f"PARCELS-{partition}", f"parcels.{partition}")
 
     def start(self) -> None:
-        assert NATS is not None
-        command = [NATS, "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder / "jetstream")]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.launch()
         wait_until(self.answers, what="NATS")
+
+    def launch(self, *words: str) -> None:
+        """Start it with more words on its command line; it may not answer yet."""
+        assert NATS is not None
+        command = [NATS, "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder / "jetstream"), *words]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def answers(self) -> bool:
         try:

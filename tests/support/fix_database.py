@@ -32,6 +32,7 @@ WRITTEN_BY_MIGRATE = {
     "django_events_consumer",
     "django_events_event",
     "django_events_filterterm",
+    "django_events_inbox",
     "django_events_position",
     "django_events_rollup",
     "django_events_topic",

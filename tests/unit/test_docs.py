@@ -188,7 +188,7 @@ OUTCOMES = {
 SIGNATURES = [
     (name, value)
     for name, value in {**PUBLIC, **BY_HAND, **VERBS, **TESTING}.items()
-    if name not in {"Claimed", "DELETE", "Deletion", "EventsError", "ReceivedEvent", "UNSET", *OUTCOMES}
+    if name not in {"Claimed", "DELETE", "Deletion", "EventsError", "InboxMessage", "ReceivedEvent", "UNSET", *OUTCOMES}
 ]
 COLUMNS = [
     (getattr(models, name)._meta.db_table, field.column)

@@ -13,7 +13,7 @@ LEVELS = {"info", "warning", "error", "critical", "exception", "log"}
 ABOUT = ("Consumer %", "Topic %", "The step %")
 FIELDS = {
     "database", "consumer", "topic", "partition", "event_id", "event_type", "attempt", "outcome", "step", "action",
-    "by",
+    "by", "inbox",
 }  # fmt: skip
 
 

@@ -60,6 +60,7 @@ def test_every_public_name_is_what_it_says():
             "RetryLater",
         ),
         *("BufferedWriter", "CreateTopic", "DeclaredProjection", "DeclaredRelay", "DeclaredRollUp"),
+        *("DeclaredInbox", "InboxMessage"),
         *("DeclaredTopic", "Deletion"),
     }
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
@@ -69,6 +70,7 @@ def test_every_public_name_is_what_it_says():
         *("outbox", "projection", "publish", "publish_many", "queue", "rollup", "schema", "shard_of", "suppress"),
         *("topic", "upcaster"),
         *("jetstream", "kafka", "redis_stream", "relay"),
+        *("inbox", "jetstream_source", "redis_source"),
     }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions
     assert isinstance(django_events.UNSET, Unset)
@@ -91,6 +93,8 @@ OPERATIONS = {
         "publish_again",
         "publish_scheduled",
         "remove_clock",
+        "remove_inbox",
+        "restart_inbox",
     ),
     *("pause_clock", "resume_clock", "run_clock"),
     *(

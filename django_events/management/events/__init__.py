@@ -12,6 +12,7 @@ from django_events.management.events.fates import FATE
 from django_events.management.events.grants import GRANTS
 from django_events.management.events.health import HEALTH
 from django_events.management.events.importing import IMPORT_BEAT
+from django_events.management.events.inboxes import BRIDGES, INBOX_COMMAND
 from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TOPICS
 from django_events.management.events.maintaining import MAINTAIN
 from django_events.management.events.matching import MATCH
@@ -55,6 +56,8 @@ ALL = (
     PUBLISH_SCHEDULED,
     CLOCK,
     IMPORT_BEAT,
+    BRIDGES,
+    INBOX_COMMAND,
     SNAPSHOT,
     SUBSCRIBE,
     UNSUBSCRIBE,

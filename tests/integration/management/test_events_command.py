@@ -1497,7 +1497,7 @@ def test_without_a_subcommand_the_help_is_printed(events: Run) -> None:
     [
         (["statsu"], "There is no subcommand 'statsu'. Did you mean 'status'?"),
         (["--no-color", "deadletters"], "Did you mean 'dead-letters'?"),
-        (["xyz"], "Known are: ack, as-of, bench, cancel, check-projection, claim, clock, consumers"),
+        (["xyz"], "Known are: ack, as-of, bench, bridges, cancel, check-projection, claim, clock, consumers"),
     ],
 )
 def test_an_unknown_subcommand_is_wrong_usage(events: Run, arguments: list[str], said: str) -> None:
@@ -1571,6 +1571,8 @@ SUBCOMMANDS = {
     "publish-scheduled": ["orders", "1"],
     "clock": [],
     "import-beat": ["tasks"],
+    "bridges": [],
+    "inbox": ["restart", "payments-in", "--from", "end"],
     "snapshot": ["shop.Product"],
     "subscribe": ["acme", "orders", "--keep"],
     "unsubscribe": ["acme"],

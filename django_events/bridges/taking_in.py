@@ -1,0 +1,93 @@
+"""What an inbox writes: the events of its messages and how far it is, in one transaction.
+
+    row = find(using, inbox)
+    if not take_in(using, row, topic, batch):
+        ...                        # the position is another one by now: nothing was written
+
+The row of the inbox is locked and compared first. So of two workers that read the same messages one publishes them, and
+the other one publishes nothing. So does one that was frozen, or one whose COMMIT had no answer and that tries again.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from django_events import sql, telemetry
+from django_events.bridges.sources import Places
+from django_events.declarations import DeclaredInbox, DeclaredTopic
+from django_events.exceptions import NotReady
+from django_events.publishing.encoding import Encoded
+from django_events.publishing.storing import explained, store
+
+SQL = sql.beside(__name__)
+
+
+class InboxRow(NamedTuple):
+    """What the database says of an inbox."""
+
+    id: int
+    position: Places | None
+    start: str
+    generation: int  # how often it was begun anew
+
+    @property
+    def expected(self) -> str | None:
+        """The position as statements compare it: nothing is written from another one."""
+        return None if self.position is None else json.dumps(self.position)
+
+
+@dataclass(kw_only=True)
+class Intake:
+    """What is to be written together."""
+
+    position: Places
+    events: list[Encoded] = field(default_factory=list)
+    left_out: int = 0
+    unread: list[str] = field(default_factory=list)  # addresses of messages whose events say that they can't be read
+    gone: int = 0
+    lag: int | None = None
+
+
+def find(using: str, inbox: DeclaredInbox) -> InboxRow:
+    """The row of an inbox; NotReady where it isn't registered."""
+    for inbox_id, position, start, generation in sql.fetch(using, SQL.find, name=inbox.name):
+        return InboxRow(inbox_id, None if position is None else json.loads(position), start, generation)
+    raise NotReady(
+        f"Inbox {inbox.name!r} is declared at {inbox.declared_at}, and not registered in the database {using!r}. "
+        f"Run: manage.py migrate --database {using}"
+    )
+
+
+def take_in(using: str, row: InboxRow, topic: DeclaredTopic, intake: Intake) -> bool:
+    """Publish events and move the position from where the row has it, or do nothing; returns whether it was there."""
+    events: Sequence[Encoded] = intake.events
+    with telemetry.publishing(topic.name, events=len(events)), explained(using, topic), sql.committed(using):
+        moved = sql.fetch(
+            using,
+            SQL.advance,
+            inbox_id=row.id,
+            generation=row.generation,
+            expected=row.expected,
+            position=json.dumps(intake.position),
+            taken=len(events) - len(intake.unread),
+            left_out=intake.left_out,
+            unreadable=len(intake.unread),
+            gone=intake.gone,
+            lag=intake.lag,
+        )
+        if moved and events:
+            store(using, topic, events)
+    return bool(moved)
+
+
+def note_served(using: str, row: InboxRow, lag: int | None) -> bool:
+    """Write down that a worker reads the source, and that nothing is wrong; returns whether the row is still so."""
+    noted = sql.fetch(using, SQL.served, inbox_id=row.id, generation=row.generation, expected=row.expected, lag=lag)
+    return bool(noted)
+
+
+def note_failure(using: str, row: InboxRow, error: str) -> bool:
+    """Write down why nothing can be taken in, and keep since when; returns whether the row is still so."""
+    noted = sql.fetch(using, SQL.fail, inbox_id=row.id, generation=row.generation, expected=row.expected, error=error)
+    return bool(noted)

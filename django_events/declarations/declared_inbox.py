@@ -1,0 +1,78 @@
+"""An inbox as an app declares it: the messages of a broker become events of a topic.
+
+payments_in = inbox(payments, source=redis_source("bank.payments"), name="payments-in")
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+from django_events.declarations.limits import MAX_BATCH, NAME, NAME_RULE, check_number, is_storable
+from django_events.retries import Backoff
+
+OnUnreadable = Literal["publish", "stop"]
+Expired = Literal["stop", "skip"]
+MessageTransform = Callable[[Any], Any]
+LONGEST_START = 200
+
+
+@runtime_checkable
+class InboxSource(Protocol):
+    """Where an inbox reads, as an app declares it; `django_events.bridges` has those of this package.
+
+    It holds no connection and no secret: those are in the settings, under the name of the broker.
+    """
+
+    def __str__(self) -> str:
+        """What people read: `redis bank.payments`."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield a sentence for each reason why it can't be used."""
+
+    def check_installed(self) -> None:
+        """Raise Refused if a package is missing, naming the one to install."""
+
+    def reader(self) -> Any:
+        """A new `bridges.sources.SourceReader`, not open yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredInbox:
+    """Takes the messages of a source into a topic. Its row in the database is `models.Inbox`."""
+
+    name: str
+    topic: str
+    source: InboxSource
+    transform: MessageTransform | None = field(default=None, compare=False)
+    start: str = "beginning"
+    batch_size: int = 500
+    on_unreadable: OnUnreadable = "publish"
+    expired: Expired = "stop"
+    retry: Backoff = Backoff()
+    declared_at: str = field(default="", compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def problems(self) -> Iterator[str]:
+        """Yield a sentence for each reason why this can't be an inbox."""
+        what = f"Inbox {self.name!r}"
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            yield f"Inbox name {self.name!r} is not valid, expected a text: {NAME_RULE}."
+        if not isinstance(self.source, InboxSource):
+            yield f"{what} has source={self.source!r:.100}, expected a source, like redis_source('bank.payments')."
+        else:
+            yield from (f"{what}: {problem}" for problem in self.source.problems())
+        if self.transform is not None and not callable(self.transform):
+            yield f"{what} has transform={self.transform!r}, expected a function of a message, or None."
+        if not is_storable(self.start) or not 0 < len(self.start) <= LONGEST_START:
+            yield f"{what} has start={self.start!r}, expected 'beginning', 'end', or a message of the source."
+        if self.on_unreadable not in get_args(OnUnreadable):
+            yield f"{what} has on_unreadable={self.on_unreadable!r}, expected 'publish' or 'stop'."
+        if self.expired not in get_args(Expired):
+            yield f"{what} has expired={self.expired!r}, expected 'stop' or 'skip'."
+        yield from check_number(what, "batch_size", self.batch_size, 1, MAX_BATCH)
+        if not isinstance(self.retry, Backoff):
+            yield f"{what} has retry={self.retry!r}, expected a Backoff."
+        else:
+            yield from (f"{what}: {problem}" for problem in self.retry.problems())

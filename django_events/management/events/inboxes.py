@@ -1,0 +1,121 @@
+"""`manage.py events bridges` and `events inbox`: what relays and inboxes are at, and what is done to one inbox."""
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from django_events import declarations, models
+from django_events.management.events.subcommand import DRY_RUN, Subcommand, add_by, add_reason, text, wrong_usage
+from django_events.management.reporting import Report, table
+from django_events.observing.lag import standings
+from django_events.operating.inboxes import remove_inbox, restart_inbox
+
+RELAY = ("relay", "topic", "to", "partition", "position", "lag", "state", "error")
+INBOX = ("inbox", "topic", "source", "position", "lag", "taken", "left_out", "unreadable", "gone", "moved_at", "state")
+
+
+def bridges(using: str, **options: Any) -> Report:
+    """What the database knows: no broker is asked."""
+    relays, inboxes = _relays(using), _inboxes(using)
+    told = [
+        table([name.replace("_", " ") for name in names], [[row[name] for name in names] for row in rows])
+        for names, rows in ((RELAY, relays), ((*INBOX, "error"), inboxes))
+        if rows
+    ]
+    return Report({"relays": relays, "inboxes": inboxes}, "\n\n".join(told) or "No relays and no inboxes.")
+
+
+def _relays(using: str) -> list[dict[str, Any]]:
+    declared = {one.name: one for one in declarations.consumers if isinstance(one, declarations.DeclaredRelay)}
+    return [
+        {
+            "relay": one.consumer,
+            "topic": one.topic,
+            "to": type(declared[one.consumer].to).__name__,
+            "partition": None if one.partition == models.Position.ALL else one.partition,
+            "position": one.position,
+            "lag": one.lag,
+            "state": one.state,
+            "error": one.error,
+        }
+        for one in standings(using)
+        if one.consumer in declared
+    ]
+
+
+def _inboxes(using: str) -> list[dict[str, Any]]:
+    declared = {one.name for one in declarations.inboxes}
+    return [
+        {
+            "inbox": row.name,
+            "topic": row.topic.name,
+            "source": row.source,
+            "position": row.position,
+            "lag": row.lag,
+            "taken": row.taken,
+            "left_out": row.left_out,
+            "unreadable": row.unreadable,
+            "gone": row.gone,
+            "moved_at": row.moved_at,
+            "served_at": row.served_at,
+            "failing_since": row.failing_since,
+            "state": _state(row, is_declared=row.name in declared),
+            "error": row.error,
+        }
+        for row in models.Inbox.objects.using(using).select_related("topic").order_by("name")
+    ]
+
+
+def _state(row: models.Inbox, *, is_declared: bool) -> str:
+    if not is_declared:
+        return "undeclared"
+    if row.failing_since is not None:
+        return "failing"
+    return "not begun" if row.position is None else "serving"
+
+
+def inbox(
+    using: str, *, action: str, name: str, start: str | None, reason: str, by: str | None, execute: bool, **options: Any
+) -> Report:
+    if (start is None) is (action == "restart"):
+        raise wrong_usage("With restart, and only then, say where: --from beginning, --from end, or an id.")
+    if action == "restart" and start is not None:
+        restart_inbox(name, start=start, reason=reason, by=by, dry_run=not execute, using=using)
+        told = f"begins anew from {start}: what it takes in a second time is published a second time"
+    else:
+        remove_inbox(name, reason=reason, by=by, dry_run=not execute, using=using)
+        told = "is removed"
+    return Report(
+        {"inbox": name, "action": action, "executed": execute},
+        f"Inbox {name} {told}." if execute else f"Inbox {name}: it {told}. {DRY_RUN}",
+    )
+
+
+def _arguments(parser: CommandParser) -> None:
+    parser.add_argument("action", metavar="ACTION", choices=["restart", "remove"], help="restart or remove.")
+    parser.add_argument("name", metavar="NAME", help="The inbox.")
+    parser.add_argument(
+        "--from",
+        dest="start",
+        type=text,
+        metavar="PLACE",
+        help="With restart: beginning, end, or the id of the last message of the source that is not taken in.",
+    )
+    add_reason(parser)
+    add_by(parser)
+    parser.add_argument("--execute", action="store_true", help="Do it, instead of telling what would be done.")
+
+
+BRIDGES = Subcommand(
+    name="bridges",
+    help="Relays and inboxes: where they are, how far behind, and why they wait.",
+    report=bridges,
+    several=True,
+    looks=True,
+)
+INBOX_COMMAND = Subcommand(
+    name="inbox",
+    help="Let an inbox begin anew in its source, or forget one that no app declares.",
+    report=inbox,
+    arguments=_arguments,
+)

@@ -1,0 +1,101 @@
+"""Inboxes: registered by `migrate`, begun anew and removed by hand. What was published stays.
+
+Registering again changes nothing but the topic and what describes the source. The position stays: a source of another
+name has no place of it, and the inbox says so.
+"""
+
+from django_events import declarations, models, sql
+from django_events.declarations.declared_inbox import LONGEST_START
+from django_events.declarations.limits import is_storable
+from django_events.exceptions import Invalid, Refused, UnknownName, did_you_mean
+from django_events.models.buffer import writable
+from django_events.operating.interventions import record_of_topic
+from django_events.operating.locks import bounded
+
+SQL = sql.beside(__name__)
+
+
+def sync(using: str) -> list[str]:
+    """Make and adapt what the declarations ask for; returns a line for each change."""
+    declarations.inboxes.check()
+    return [change for declared in declarations.inboxes for change in _sync(using, declared)]
+
+
+def _sync(using: str, declared: declarations.DeclaredInbox) -> list[str]:
+    topics = models.Topic.objects.using(using)
+    topic = topics.filter(name=declared.topic).first()
+    if topic is None:
+        known = topics.values_list("name", flat=True)
+        raise UnknownName(
+            f"Inbox {declared} is declared for topic {declared.topic!r}, at {declared.declared_at}, and the database "
+            f"{using!r} has no such topic. {did_you_mean(declared.topic, known)}"
+        )
+    source = str(declared.source)
+    if sql.fetch(using, SQL.make, name=declared.name, topic_id=topic.pk, source=source, start=declared.start):
+        return [f"Inbox {declared}: registered, from {declared.source} to {declared.topic}."]
+    if sql.fetch(using, SQL.adapt, name=declared.name, topic_id=topic.pk, source=source):
+        return [f"Inbox {declared}: from {declared.source} to {declared.topic}, and it goes on where it was."]
+    return []
+
+
+def restart_inbox(
+    inbox: declarations.DeclaredInbox | str,
+    *,
+    start: str,
+    reason: str = "",
+    by: str | None = None,
+    dry_run: bool = False,
+    using: str | None = None,
+) -> None:
+    """Let an inbox begin anew in its source: at its "beginning", behind its "end", or behind one of its messages.
+
+    What it takes in a second time is published a second time. What it has published stays.
+    """
+    using = writable(using)
+    if not is_storable(start) or not 0 < len(start) <= LONGEST_START:
+        raise Invalid(f"start is {start!r}, expected 'beginning', 'end', or the id of a message of the source.")
+    with bounded(using, f"Inbox {inbox}"):
+        row = _locked(using, inbox)
+        if dry_run:
+            return
+        details = {"inbox": row.name, "position": row.position, "start": start}
+        record_of_topic(using, row.topic, "restart", by=by, reason=reason, **details)
+        row.position, row.start, row.lag = None, start, None
+        row.generation += 1  # what workers have read by now is not written any more
+        row.save(using=using, update_fields=["position", "start", "lag", "generation"])
+
+
+def remove_inbox(
+    inbox: declarations.DeclaredInbox | str,
+    *,
+    reason: str = "",
+    by: str | None = None,
+    dry_run: bool = False,
+    using: str | None = None,
+) -> None:
+    """Forget an inbox that no app declares any more. What it has published stays.
+
+    Refused while an app declares it; UnknownName where there is none.
+    """
+    using = writable(using)
+    for declared in declarations.inboxes:
+        if declared.name == str(inbox):
+            raise Refused(
+                f"Inbox {inbox} is declared at {declared.declared_at}, so the next migrate would make it again. "
+                "Nothing was changed. Remove the declaration first."
+            )
+    with bounded(using, f"Inbox {inbox}"):
+        row = _locked(using, inbox)
+        if dry_run:
+            return
+        record_of_topic(using, row.topic, "remove", by=by, reason=reason, inbox=row.name, position=row.position)
+        row.delete(using=using)
+
+
+def _locked(using: str, inbox: declarations.DeclaredInbox | str) -> models.Inbox:
+    rows = models.Inbox.objects.using(using)
+    row = rows.select_related("topic").select_for_update(of=("self",)).filter(name=str(inbox)).first()
+    if row is None:
+        known = rows.values_list("name", flat=True)
+        raise UnknownName(f"The database {using!r} has no inbox {str(inbox)!r}. {did_you_mean(str(inbox), known)}")
+    return row

@@ -1,0 +1,259 @@
+"""Inboxes whose workers are killed and freeze, whose brokers are killed, and whose networks are cut.
+
+Each message is an event once, in the order of the source.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.brokers import NATS, REDIS, Nats, Redis
+from tests.support.processes import Processes
+from tests.support.proxies import CuttingProxy, SilentProxy
+
+pytestmark = pytest.mark.requirement("X21", "S8")
+
+READY = "Ctrl-C stops."
+KINDS: dict[str, Any] = {"redis": (REDIS, Redis, "redis-server"), "nats": (NATS, Nats, "nats-server")}
+READS = {"redis": "XRANGE", "nats": "STREAM.INFO"}  # the words of a client that asks for messages
+EVERY = [pytest.param("redis", marks=pytest.mark.quick), "nats"]
+
+
+class Site:
+    """A site with one inbox, a transfer, and a broker that is reached through a proxy."""
+
+    def __init__(self, processes: Processes, broker: Any) -> None:
+        self.processes = processes
+        self.broker = broker
+        self.proxy = SilentProxy(f"tcp://127.0.0.1:{broker.port}")
+        self.database = CuttingProxy(processes.url)
+        processes.variables["INBOX_BROKER"] = broker.name
+        self.connection = psycopg.connect(processes.url, autocommit=True)
+        self.sent = 0
+        if broker.name == "nats":
+            broker.add_stream("LETTERS", "letters")
+        processes.start("run_transfer")
+
+    def worker(
+        self, *, by_proxy: bool = False, to_database_by_proxy: bool = False, freezes_at: int = 0
+    ) -> subprocess.Popen[str]:
+        """Start one, which is at work when this returns. It may freeze by itself with a message in hand."""
+        self.processes.variables["INBOX_FREEZES_AT"] = str(freezes_at)
+        options = {**self.broker.options, **self.broker.at(self.proxy.port if by_proxy else self.broker.port)}
+        self.processes.variables["INBOX_BROKERS"] = json.dumps({self.broker.name: options})
+        self.processes.variables["DATABASE_URL"] = self.database.url if to_database_by_proxy else self.processes.url
+        process = self.processes.start("run_inbox", "received", "--skip-checks")
+        self.processes.wait_until(lambda: READY in self.processes.said(process), what="a worker that is ready")
+        return process
+
+    def send(self, messages: int) -> None:
+        """So many messages, each with the number that follows, as another program sends them."""
+        numbers = range(self.sent + 1, self.sent + messages + 1)
+        self.sent += messages
+        if self.broker.name == "nats":
+            self.broker.ask(lambda context: _publish(context, numbers))
+            return
+        with self.broker.client() as client:
+            for number in numbers:
+                client.xadd("letters", {"data": json.dumps(number), "key": "one"})
+
+    @property
+    def taken(self) -> int:
+        [[answer]] = self.connection.execute(
+            "SELECT coalesce(max(taken), 0) FROM django_events_inbox WHERE name = 'received'"
+        ).fetchall()
+        return int(answer)
+
+    def wait_until_taken(self, *, repaired: bool = False) -> None:
+        """Until all is taken in; if `repaired`, by a network that comes back whenever it is silent."""
+
+        def is_done() -> bool:
+            if repaired:
+                self.proxy.come_back()
+            return self.taken == self.sent
+
+        self.processes.wait_until(is_done, what="all messages taken in")
+
+    def logged(self) -> list[int]:
+        rows = self.connection.execute(
+            "SELECT e.value::text FROM django_events_event AS e JOIN django_events_topic AS t ON t.id = e.topic_id "
+            "WHERE t.name = 'letters' ORDER BY e.id"
+        ).fetchall()
+        return [int(value) for (value,) in rows]
+
+    def check(self) -> None:
+        """All are there, in their order, and none twice."""
+        self.processes.wait_until(lambda: len(self.logged()) >= self.sent, what="all messages in the log")
+        assert self.logged() == list(range(1, self.sent + 1))
+        assert self.taken == self.sent
+
+    def close(self) -> None:
+        self.processes.end()
+        self.proxy.close()
+        self.database.close()
+        self.connection.close()
+        self.broker.close()
+
+
+async def _publish(context: Any, numbers: range) -> None:
+    for number in numbers:
+        await context.publish("letters", json.dumps(number).encode())
+
+
+@pytest.fixture
+def settings_module() -> str:
+    return "tests.support.inbox_settings"
+
+
+@pytest.fixture
+def site(processes: Processes, request: pytest.FixtureRequest) -> Iterator[Site]:
+    binary, kind, package = KINDS[request.param]
+    if binary is None:
+        pytest.skip(f"{package} is not installed: apt-get install {package}")
+    with closing(Site(processes, kind(processes.folder))) as site:
+        yield site
+
+
+def freeze(process: subprocess.Popen[str]) -> None:
+    """Stop it where it is; returns when it stands still."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+
+
+@pytest.mark.parametrize("site", EVERY, indirect=True)
+def test_who_froze_with_a_batch_in_hand_takes_in_nothing_twice(site: Site):
+    """It has read a batch, another worker takes that in and what came later, and then it wakes up and goes on."""
+    frozen = site.worker(freezes_at=10)
+    site.send(30)
+    os.waitpid(frozen.pid, os.WUNTRACED)
+    twin = site.worker()
+    site.send(20)
+    site.wait_until_taken()
+    frozen.send_signal(signal.SIGCONT)
+    site.processes.wait_until(lambda: "moved on by another process" in site.processes.said(frozen), what="its log")
+    twin.kill()
+    twin.wait()
+    site.send(30)
+    site.wait_until_taken()
+
+    site.check()
+
+
+@pytest.mark.parametrize("site", KINDS, indirect=True)
+def test_who_froze_with_a_question_on_its_way_takes_in_nothing_twice(site: Site):
+    """It has asked for a batch, and gets it when another worker has taken it in, and what came later."""
+    frozen = site.worker(by_proxy=True)
+    site.send(1)
+    site.wait_until_taken()
+    site.proxy.vanish_at(READS[site.broker.name], arrives=True)
+    site.processes.wait_until(site.proxy.vanished.is_set, what="a question on its way")
+    freeze(frozen)
+    site.send(50)
+    twin = site.worker()
+    site.wait_until_taken()
+    site.proxy.come_back()
+    frozen.send_signal(signal.SIGCONT)
+    site.send(10)
+    site.wait_until_taken()
+    twin.terminate()
+    twin.wait()
+    site.send(10)
+    site.wait_until_taken()
+
+    site.check()
+
+
+@pytest.mark.parametrize("site", KINDS, indirect=True)
+@pytest.mark.parametrize("lost", ["answer", "commit", "strand"])
+def test_a_commit_whose_answer_is_lost_is_one_commit(site: Site, lost: str):
+    site.worker(to_database_by_proxy=True)
+    site.send(30)
+    site.wait_until_taken()
+    if lost == "answer":
+        site.database.lose_next_answer()
+    elif lost == "commit":
+        site.database.lose_next_commit()
+    else:  # the server keeps the transaction open, and its locks, until it finds out
+        site.database.strand_next_commit()
+    site.send(30)
+    site.processes.wait_until(site.database.lost.is_set, what="a COMMIT that is lost")
+    site.wait_until_taken()
+    site.send(5)
+    site.wait_until_taken()
+
+    site.check()
+
+
+@pytest.mark.parametrize("site", KINDS, indirect=True)
+def test_a_broker_that_is_killed_and_a_network_that_is_cut_are_waited_for(site: Site):
+    site.worker(by_proxy=True)
+    site.send(20)
+    site.wait_until_taken()
+    site.broker.kill()
+    site.processes.wait_until(lambda: "takes nothing in since" in site.processes.log_of("run_inbox"), what="outage")
+    site.broker.start()
+    site.send(20)
+    site.wait_until_taken()
+    site.proxy.vanish_at(READS[site.broker.name])
+    site.processes.wait_until(site.proxy.vanished.is_set, what="silence")
+    site.send(20)
+    site.proxy.come_back()
+    site.wait_until_taken()
+    site.processes.wait_until(lambda: "works again" in site.processes.log_of("run_inbox"), what="its end")
+
+    site.check()
+
+
+def _rounds(site: Site, rounds: int, dice: random.Random) -> None:
+    workers, frozen = [site.worker(by_proxy=True)], []
+    for _ in range(rounds):
+        site.send(dice.randint(1, 60))
+        match dice.choice(["kill", "freeze", "two", "broker", "network", "commit", "none"]):
+            case "kill":
+                worker = workers.pop()
+                worker.kill()
+                worker.wait()
+            case "freeze":
+                frozen.append(workers.pop())
+                freeze(frozen[-1])
+            case "two":
+                workers.append(site.worker())
+            case "broker":
+                site.broker.kill()
+                site.broker.start()
+            case "network":
+                site.proxy.vanish_at(READS[site.broker.name], arrives=dice.random() < 0.5)
+                site.send(1)
+                if dice.random() < 0.5:
+                    site.proxy.come_back()
+            case "commit":
+                workers.append(site.worker(to_database_by_proxy=True))
+                dice.choice([site.database.lose_next_answer, site.database.lose_next_commit])()
+        while len(workers) > 2:
+            workers.pop(0).terminate()
+        if not workers:
+            workers.append(site.worker(by_proxy=True))
+        site.send(dice.randint(1, 60))
+        if frozen and dice.random() < 0.5:
+            site.wait_until_taken(repaired=True)
+            woken = frozen.pop()
+            woken.send_signal(signal.SIGCONT)
+            workers.append(woken)
+    for process in frozen:
+        process.send_signal(signal.SIGCONT)
+    site.wait_until_taken(repaired=True)
+    site.check()
+
+
+@pytest.mark.parametrize("site", KINDS, indirect=True)
+@pytest.mark.parametrize("seed", range(3))
+def test_thirty_rounds_of_trouble(site: Site, seed: int):
+    _rounds(site, 30, random.Random(seed))

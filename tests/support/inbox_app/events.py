@@ -1,0 +1,32 @@
+"""One inbox, from the broker that the test has started."""
+
+import os
+import signal
+from datetime import timedelta
+from typing import Any
+
+from django_events import Backoff, Draft, InboxMessage, inbox, jetstream_source, redis_source, topic
+
+SOURCES: dict[str, Any] = {
+    "redis": lambda: redis_source("letters"),
+    "nats": lambda: jetstream_source("LETTERS"),
+}
+
+letters = topic("letters", partitions=2)
+
+
+def letter(message: InboxMessage) -> Draft:
+    value = message.json()
+    if str(value) == os.environ.get("INBOX_FREEZES_AT"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return Draft(value=value, type="letter", key=message.key)
+
+
+received = inbox(
+    letters,
+    source=SOURCES[os.environ.get("INBOX_BROKER", "redis")](),
+    name="received",
+    transform=letter,
+    batch_size=20,
+    retry=Backoff(attempts=3, base=timedelta(milliseconds=100), cap=timedelta(milliseconds=500)),
+)

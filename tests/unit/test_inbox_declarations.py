@@ -1,0 +1,70 @@
+"""Inboxes as apps declare them: what is wrong with them, and what they cost without their extras."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_events import DeclaredInbox, inbox, jetstream_source, redis_source
+from django_events.testing import isolate_declarations
+
+pytestmark = pytest.mark.requirement("X21")
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import sys
+for client in ("redis", "nats", "confluent_kafka", "aiohttp"):
+    sys.modules[client] = None  # as if it weren't installed
+import django
+django.setup()
+from django_events import inbox, jetstream_source, redis_source
+from django_events.exceptions import NotReady
+for extra, source in {"redis": redis_source("s"), "nats": jetstream_source("S")}.items():
+    declared = inbox("orders", source=source, name="orders-in")
+    assert list(declared.problems()) == []
+    try:
+        source.check_installed()
+    except NotReady as error:
+        assert f"pip install 'django-events-pg[{extra}]'" in str(error), error
+    else:
+        raise AssertionError("it is installed")
+"""
+
+
+def test_without_their_clients_inboxes_are_declared_and_say_what_to_install():
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "testproject.settings"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, cwd=ROOT, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+
+
+@isolate_declarations()
+def declared(**options: Any) -> DeclaredInbox:
+    return inbox("orders", **{"source": redis_source("orders"), "name": "orders-in", **options})
+
+
+@pytest.mark.parametrize("source", [redis_source("s"), jetstream_source("S", broker="other")])
+def test_an_inbox_that_is_right_has_no_problem(source):
+    assert list(declared(source=source).problems()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"name": "Orders in"}, "Inbox name 'Orders in' is not valid"),
+        ({"source": "redis"}, "has source='redis', expected a source"),
+        ({"source": redis_source("")}, "redis_source has ''"),
+        ({"source": jetstream_source("a.b")}, "jetstream_source has 'a.b'"),
+        ({"transform": 3}, "transform=3"),
+        ({"start": ""}, "start=''"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"on_unreadable": "drop"}, "on_unreadable='drop'"),
+        ({"expired": True}, "expired=True"),
+        ({"retry": 3}, "retry=3"),
+    ],
+)
+def test_what_is_wrong_is_said(options, problem):
+    assert [said for said in declared(**options).problems() if problem in said]
