@@ -519,6 +519,7 @@ def test_a_delta_table_may_be_in_an_object_store(log: Log, bucket: str) -> None:
     assert len(table.file_uris()) == 1
 
 
+@pytest.mark.slow
 def test_a_prefix_of_others_is_refused(log: Log, bucket: str) -> None:
     topic = log(Draft(value=1))
     other = f"{os.environ['AWS_ENDPOINT_URL']}/lake/events/{topic}/other.parquet"
@@ -529,6 +530,7 @@ def test_a_prefix_of_others_is_refused(log: Log, bucket: str) -> None:
     assert not DeltaTable.is_deltatable(f"{bucket}/{topic}")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X15")
 def test_of_many_that_append_to_an_object_store_at_once_one_wins(log: Log, bucket: str) -> None:
     topic = log(Draft(value=1))
