@@ -19,7 +19,7 @@ from pyarrow.fs import FileSelector, PyFileSystem
 
 from django_events.exceptions import Refused
 from django_events.exporting.paths import split
-from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, new_columns
+from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, lost_mark, new_columns
 from django_events.exporting.writing import COMPARED, ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
 
 DAY = pa.field("day", pa.date32())  # of `timestamp`, in UTC: Delta has no partitions that aren't columns
@@ -40,20 +40,22 @@ class DeltaEvents:
 
     def mark(self) -> Mark | None:
         self._table.update_incremental()
-        found = DESCRIBED.search(self._table.metadata().description or "")
-        if found is None:
-            raise Refused(
-                f"{self._place} is a Delta table that no export has made: readers would take both together. Take "
-                "another folder."
-            )
-        last = self._table.transaction_version(_name(self._topic, found[1]))
+        made_for = self._made_for()
+        last = self._table.transaction_version(_name(self._topic, made_for))
         if last is None:
+            if self._table.file_uris():  # "no mark" is the beginning only of a table without rows
+                raise lost_mark(self._place)
             return None
-        mark = Mark(found[1], last + 1)
+        mark = Mark(made_for, last + 1)
         self._refuse_set_back(mark)
         return mark
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
+        if mark.incarnation != self._made_for():  # `mark` looks for the one that the table was made for
+            raise Refused(
+                f"Topic {self._topic!r} was made anew since {self._place} was made for it, and its ids began again. "
+                "Nothing was added. Take another folder, or remove that table: no export has added an event to it."
+            )
         known = pa.schema(self._table.schema().to_arrow())
         differs = bool(new_columns(known, self._place)) or len(known) > len(WITH_DAY)  # another tool may add columns
         failed: list[BaseException] = []
@@ -108,6 +110,16 @@ class DeltaEvents:
                 if not DeltaTable.is_deltatable(self._place):
                     raise
         return DeltaTable(self._place)
+
+    def _made_for(self) -> str:
+        """The incarnation of the topic that the table was made for; Refused if no export has made it."""
+        found = DESCRIBED.search(self._table.metadata().description or "")
+        if found is None:
+            raise Refused(
+                f"{self._place} is a Delta table that no export has made: readers would take both together. Take "
+                "another folder."
+            )
+        return found[1]
 
     def _refuse_foreign(self) -> None:
         if found := sorted(name for name in _names(self._place) if name != "_delta_log"):

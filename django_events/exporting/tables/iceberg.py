@@ -20,7 +20,7 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform
 
 from django_events.exceptions import Invalid, Refused
-from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, new_columns
+from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, lost_mark, new_columns
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
 
 NAMESPACE = "events"
@@ -93,6 +93,8 @@ class IcebergEvents:
                 "another namespace."
             )
         if NEXT not in known:
+            if self._table.current_snapshot() is not None:  # "no mark" is the beginning only of a table without rows
+                raise lost_mark(self._place)
             return None
         mark = Mark(known[INCARNATION], int(known[NEXT]))
         self._refuse_set_back(mark)

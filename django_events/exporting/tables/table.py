@@ -44,7 +44,8 @@ class EventTable(Protocol):
     def mark(self) -> Mark | None:
         """The mark as it is now; None if the table has none yet. What is appended follows what was seen here.
 
-        Refused if the table was set back, so that rows are gone which the mark says are there.
+        Refused if the table was set back, so that rows are gone which the mark says are there, or if it has rows and no
+        mark.
         """
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
@@ -63,6 +64,13 @@ class EventTable(Protocol):
 def is_at(newest: int | None, mark: Mark) -> bool:
     """Whether the rows of a table reach its mark, where its history doesn't."""
     return newest is not None and newest >= mark.next - 1
+
+
+def lost_mark(place: str) -> Refused:
+    return Refused(
+        f"{place} has rows, and no mark that says up to which event: another tool has added them or removed the mark. "
+        "Nothing was added. Export to another place."
+    )
 
 
 def new_columns(known: pa.Schema, place: str) -> list[pa.Field]:

@@ -16,14 +16,14 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake import Field as DeltaField
 from django.core.management import CommandError
 from pyiceberg.types import StringType
 
 from django_events import Draft
 from django_events.exceptions import Refused
-from django_events.exporting.tables.delta import DeltaEvents
+from django_events.exporting.tables.delta import DAY, DeltaEvents
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.exporting.writing import SCHEMA
@@ -411,6 +411,50 @@ def test_what_does_not_belong_together_is_said(log: Log, tmp_path: Path, format:
     (tmp_path / "files/things/other.parquet").touch()
     with pytest.raises(CommandError, match="Take an empty folder"):
         run(topic, "--to", tmp_path / "files", format=format)
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+def test_a_table_that_was_made_for_an_empty_topic_has_each_event_once_when_that_is_made_anew(
+    log: Log, tmp_path: Path, format: str, make_topic: Any
+) -> None:
+    topic = log()
+    run(topic, "--to", tmp_path, format=format)
+    make_anew(topic, make_topic)
+    publish(topic, *range(3))
+
+    for _ in range(2):
+        if format == "iceberg":  # a commit sets its incarnation, too
+            run(topic, "--to", tmp_path, format=format)
+            assert read_back(tmp_path, format) == stored(topic)
+            continue
+        with pytest.raises(CommandError, match=r"'things' was made anew since .*/things was made for it") as raised:
+            run(topic, "--to", tmp_path, format=format)
+        assert raised.value.returncode == 1
+        assert read_back(tmp_path, format) == []
+    shutil.rmtree(tmp_path / "things", ignore_errors=True)
+    run(topic, "--to", tmp_path, format=format)
+    assert read_back(tmp_path, format) == stored(topic)
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+def test_a_table_with_rows_and_without_a_mark_is_refused(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log()
+    run(topic, "--to", tmp_path, format=format)
+    foreign = SCHEMA.append(DAY) if format == "delta" else SCHEMA
+    rows = pa.Table.from_pylist([dict.fromkeys(foreign.names)], foreign)
+    if format == "delta":
+        write_deltalake(f"{tmp_path}/{topic}", rows, mode="append")
+    else:
+        with closing(in_folder(str(tmp_path)).catalog) as catalog:
+            catalog.load_table((NAMESPACE, str(topic))).append(rows)
+    publish(topic, *range(3))
+
+    with pytest.raises(CommandError, match=r"things has rows, and no mark .* Export to another place\.") as raised:
+        run(topic, "--to", tmp_path, format=format)
+    assert raised.value.returncode == 1
+    assert len(files_of(tmp_path, format)) == 1
 
 
 @FORMATS
