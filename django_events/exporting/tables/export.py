@@ -215,6 +215,8 @@ class _Run:
                 break
             except Conflict:
                 now = table.mark()
+                if now == mark:
+                    break  # the commit is there: its answer was lost, and it was sent again
                 if now == before:
                     continue  # a commit of another kind, like compaction
                 raise self._replaced(log) from None

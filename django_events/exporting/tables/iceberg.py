@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform
 
@@ -158,7 +159,7 @@ class IcebergEvents:
 
     def _loaded(self) -> Table:
         try:
-            return self._catalog.load_table(self._name)
+            return _keeping_manifests(self._catalog.load_table(self._name))
         except FileNotFoundError as error:
             raise Refused(
                 f"The catalogue has {self._place}, and its files are not where it says: {error} Were they moved? "
@@ -224,6 +225,23 @@ class IcebergEvents:
                 group = []
             if file and file[3] < limit:
                 group.append(file)
+
+
+def _keeping_manifests(table: Table) -> Table:
+    """A table of which PyIceberg doesn't delete the manifests of a refused commit.
+
+    A catalogue also refuses a commit that is there, when its answer was lost and the transport has sent it again.
+    Without its manifests no reader could read the table any more. Those of a commit that isn't there are orphans.
+    """
+    delete = table.io.delete
+
+    def delete_metadata(location: str | InputFile | OutputFile) -> None:
+        # Those of old versions are deleted by `write.metadata.delete-after-commit`.
+        if isinstance(location, str) and location.endswith(".metadata.json"):
+            delete(location)
+
+    table.io.delete = delete_metadata  # type: ignore[method-assign]
+    return table
 
 
 def _bounds(file: dict[str, Any]) -> tuple[int | None, int | None]:

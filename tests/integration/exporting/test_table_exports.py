@@ -19,6 +19,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake import Field as DeltaField
 from django.core.management import CommandError
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
 
 from django_events import Draft
@@ -330,6 +331,58 @@ def test_of_two_that_change_the_table_first_one_fails(log: Log, tmp_path: Path, 
     assert other.mark() == Mark(incarnation(topic), 21)
     one.close()
     other.close()
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+def test_a_commit_that_is_sent_again_because_its_answer_was_lost_counts_once(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(30)))
+    run(topic, "--to", tmp_path, "--part", 10, format=format)
+    publish(topic, *range(10))
+    times = []
+    if format == "delta":
+        append = DeltaEvents.append
+
+        def twice(self: Any, events: Any, mark: Mark) -> None:
+            times.append(1)
+            batches = list(events)
+            append(table_of(tmp_path, format, topic), batches, mark)
+            append(self, batches, mark)
+
+        monkeypatch.setattr(DeltaEvents, "append", twice)
+    else:
+        commit_table = SqlCatalog.commit_table
+
+        def sent_twice(self: Any, *arguments: Any) -> Any:
+            times.append(1)
+            commit_table(self, *arguments)
+            return commit_table(self, *arguments)
+
+        monkeypatch.setattr(SqlCatalog, "commit_table", sent_twice)
+
+    assert run(topic, "--to", tmp_path, format=format).startswith("Exported 10 events")
+
+    assert times == [1]
+    monkeypatch.undo()
+    publish(topic, *range(5))
+    run(topic, "--to", tmp_path, format=format)
+    assert read_back(tmp_path, format) == stored(topic)
+
+
+def test_old_metadata_of_iceberg_is_removed(log: Log, tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path, format="iceberg")
+    with closing(in_folder(str(tmp_path)).catalog) as catalog:
+        known = catalog.load_table((NAMESPACE, str(topic)))
+        with known.transaction() as changing:
+            changing.set_properties({"write.metadata.previous-versions-max": "2"})
+    publish(topic, *range(10))
+
+    run(topic, "--to", tmp_path, "--part", 1, format="iceberg")
+
+    assert len(list((tmp_path / f"{NAMESPACE}/{topic}/metadata").glob("*.metadata.json"))) == 3
 
 
 @FORMATS
