@@ -137,7 +137,10 @@ class DeltaEvents:
                     raise self._set_back(mark, f"Restore version {commit['version']} or a later one to go on, or e")
                 break
             if commit.get("operation") == "RESTORE" and commit["version"] <= kept:
-                kept = int(commit["operationParameters"].get("version") or -1)  # -1: it was said as a time
+                restored = commit["operationParameters"].get("version")
+                if restored is None and is_at(self._newest_offset(), mark):
+                    break  # it was said as a time: the rows tell
+                kept = int(restored) if restored is not None else -1
         else:  # the history is cleaned up to there
             if not is_at(self._newest_offset(), mark):
                 raise self._set_back(mark, "E")

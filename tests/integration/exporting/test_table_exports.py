@@ -1,5 +1,6 @@
 """Topics as tables of a lakehouse: each event once, as PostgreSQL has it, whatever else writes."""
 
+import json
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -203,6 +205,38 @@ def set_back(folder: Path, format: str, topic: Any, *, to: int) -> None:
         known = catalog.load_table((NAMESPACE, str(topic)))
         with known.manage_snapshots() as manage:
             manage.set_current_snapshot(known.metadata.snapshots[to - 1].snapshot_id)
+
+
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("of", ["delta-rs", "spark"])
+@pytest.mark.parametrize("undone", [False, True])
+def test_of_a_delta_table_that_was_set_back_to_a_time_the_rows_tell(
+    log: Log, tmp_path: Path, of: str, undone: bool
+) -> None:
+    topic = log(*(Draft(value=n, key=str(n)) for n in range(30)))
+    run(topic, "--to", tmp_path, "--part", 10, format="delta")
+    table = DeltaTable(f"{tmp_path}/{topic}")
+    moment = table.history(2)[1 if undone else 0]["timestamp"]
+    wait_until(lambda: datetime.now(UTC).timestamp() * 1000 > moment + 5)
+    table.delete("key = '7'")
+    table.restore(datetime.fromtimestamp(moment / 1000 + 0.001, UTC))
+    if of == "spark":  # says the version, too, as null
+        commit = tmp_path / f"{topic}/_delta_log/{table.version():020d}.json"
+        lines = [json.loads(line) for line in commit.read_text().splitlines()]
+        for line in lines:
+            if "commitInfo" in line:
+                line["commitInfo"]["operationParameters"] = {"version": None, "timestamp": str(moment)}
+        commit.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    publish(topic, *range(5))
+
+    if not undone:
+        run(topic, "--to", tmp_path, format="delta")
+    else:
+        with pytest.raises(CommandError, match=r"was set back to an earlier version: .* Restore version 3 or a later"):
+            run(topic, "--to", tmp_path, format="delta")
+        table.restore(3)
+        run(topic, "--to", tmp_path, format="delta")
+    assert read_back(tmp_path, "delta") == stored(topic)
 
 
 @pytest.mark.slow
