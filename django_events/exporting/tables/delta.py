@@ -19,7 +19,7 @@ from pyarrow.fs import FileSelector, PyFileSystem
 
 from django_events.exceptions import Refused
 from django_events.exporting.paths import split
-from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, lost_mark, new_columns
+from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, lost_end, lost_mark, new_columns
 from django_events.exporting.writing import COMPARED, ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
 
 DAY = pa.field("day", pa.date32())  # of `timestamp`, in UTC: Delta has no partitions that aren't columns
@@ -33,8 +33,8 @@ FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many
 class DeltaEvents:
     """A Delta table in a folder, or at an address that delta-rs knows."""
 
-    def __init__(self, place: str, topic: str, incarnation: str) -> None:
-        self._place, self._topic, self._incarnation = place, topic, incarnation
+    def __init__(self, place: str, topic: str, incarnation: str, *, allow_loss: bool = False) -> None:
+        self._place, self._topic, self._incarnation, self._allow_loss = place, topic, incarnation, allow_loss
         self._table = self._opened()
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
 
@@ -143,7 +143,10 @@ class DeltaEvents:
                 kept = int(restored) if restored is not None else -1
         else:  # the history is cleaned up to there
             if not is_at(self._newest_offset(), mark):
-                raise self._set_back(mark, "E")
+                if kept < version:
+                    raise self._set_back(mark, "E")
+                if not self._allow_loss:
+                    raise lost_end(self._place, mark)
         self._whole_at = version
 
     def _set_back(self, mark: Mark, advice: str) -> Refused:

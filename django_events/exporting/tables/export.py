@@ -267,8 +267,9 @@ def opened(wanted: TableExport, log: TopicLog) -> EventTable:
     if wanted.format == "delta":
         from django_events.exporting.tables.delta import DeltaEvents
 
-        return DeltaEvents(f"{wanted.path}/{log.name}", log.name, log.incarnation)
+        place = f"{wanted.path}/{log.name}"
+        return DeltaEvents(place, log.name, log.incarnation, allow_loss=wanted.allow_loss)
     from django_events.exporting.tables.iceberg import IcebergEvents, configured, in_folder
 
     namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
-    return IcebergEvents(namespace, log.name, log.incarnation)
+    return IcebergEvents(namespace, log.name, log.incarnation, allow_loss=wanted.allow_loss)

@@ -21,7 +21,7 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform
 
 from django_events.exceptions import Invalid, Refused
-from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, lost_mark, new_columns
+from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, lost_end, lost_mark, new_columns
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
 
 NAMESPACE = "events"
@@ -74,8 +74,9 @@ def configured(name: str, namespace: str) -> Namespace:
 class IcebergEvents:
     """An Iceberg table in a catalogue."""
 
-    def __init__(self, namespace: Namespace, topic: str, incarnation: str) -> None:
+    def __init__(self, namespace: Namespace, topic: str, incarnation: str, *, allow_loss: bool = False) -> None:
         self._catalog, self._name, self._folder = namespace.catalog, (namespace.name, topic), namespace.folder
+        self._allow_loss = allow_loss
         try:
             self._catalog.create_namespace_if_not_exists(namespace.name)
             self._table = self._opened(incarnation)
@@ -182,8 +183,10 @@ class IcebergEvents:
             said = snapshot.summary.additional_properties.get(NEXT) if snapshot.summary else None
             before = snapshot.parent_snapshot_id
             snapshot = self._table.snapshot_by_id(before) if before is not None else None
-        # Where all that said one are expired, the rows tell.
-        if said != str(mark.next) and (said is not None or not is_at(self._newest_offset(), mark)):
+        if said is None:  # all that said one are expired: the rows tell
+            if not self._allow_loss and not is_at(self._newest_offset(), mark):
+                raise lost_end(self._place, mark)
+        elif said != str(mark.next):
             raise Refused(
                 f"{self._place} was set back to an earlier snapshot: by its mark it has the events up to "
                 f"{mark.next - 1}, and the newest of them are gone. Nothing was added. Set it to the snapshot that has "

@@ -185,7 +185,7 @@ def test_a_table_that_was_set_back_is_refused(
 
     publish(topic, 1)
     with pytest.raises(CommandError, match=r"was set back to an earlier .* it has the events up to \d0, and") as raised:
-        run(*words, format=format)
+        run(*words, "--allow-loss", format=format)
     assert raised.value.returncode == 1
     with pytest.raises(CommandError, match="was set back to an earlier"):
         run(*words, "--compact", format=format)
@@ -269,6 +269,40 @@ def test_where_the_history_is_removed_the_rows_tell(log: Log, tmp_path: Path, fo
         return
     with pytest.raises(CommandError, match="was set back to an earlier"):
         run(topic, "--to", tmp_path, format=format)
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("rows", ["the newest", pytest.param("all", marks=pytest.mark.slow)])
+def test_where_rows_were_deleted_and_the_history_too_an_operator_says_so(
+    log: Log, tmp_path: Path, format: str, rows: str
+) -> None:
+    topic = log(*(Draft(value=n, key=str(n)) for n in range(30)))
+    run(topic, "--to", tmp_path, "--part", 10, format=format)
+    condition, left = ("offset > 29", 29) if rows == "the newest" else ("offset > 0", 0)
+    if format == "delta":
+        table = DeltaTable(f"{tmp_path}/{topic}")
+        table.delete(condition)
+        table.create_checkpoint()
+        for version in range(table.version()):
+            (tmp_path / f"{topic}/_delta_log/{version:020d}.json").unlink()
+    else:
+        with closing(in_folder(str(tmp_path)).catalog) as catalog:
+            known = catalog.load_table((NAMESPACE, str(topic)))
+            known.delete(condition)
+            keep = known.refresh().current_snapshot().snapshot_id
+            others = [one.snapshot_id for one in known.metadata.snapshots if one.snapshot_id != keep]
+            known.maintenance.expire_snapshots().by_ids(others).commit()
+    publish(topic, *range(5))
+
+    with pytest.raises(CommandError, match=r"or its newest rows were deleted, .* up to 30, .* with --allow-loss") as no:
+        run(topic, "--to", tmp_path, format=format)
+    assert no.value.returncode == 1
+    assert len(read_back(tmp_path, format)) == left
+    assert run(topic, "--to", tmp_path, "--allow-loss", format=format).startswith("Exported 5 events")
+    publish(topic, *range(5))
+    assert run(topic, "--to", tmp_path, format=format).startswith("Exported 5 events")
+    assert [row["offset"] for row in read_back(tmp_path, format)] == [*range(1, left + 1), *range(31, 41)]
 
 
 @pytest.mark.requirement("X15")
