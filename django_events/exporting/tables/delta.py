@@ -18,7 +18,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, PyFileSystem
 
 from django_events.exceptions import Refused
-from django_events.exporting.paths import split
+from django_events.exporting.paths import read_as_data, split
 from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, lost_end, lost_mark, new_columns
 from django_events.exporting.writing import COMPARED, ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
 
@@ -122,7 +122,7 @@ class DeltaEvents:
         return found[1]
 
     def _refuse_foreign(self) -> None:
-        if found := sorted(name for name in _names(self._place) if name != "_delta_log"):
+        if found := read_as_data(_names(self._place)):
             raise Refused(f"{self._place} holds {found[0]!r}, and is no Delta table. Take an empty folder.")
 
     def _refuse_set_back(self, mark: Mark) -> None:

@@ -21,6 +21,7 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform
 
 from django_events.exceptions import Invalid, Refused
+from django_events.exporting.paths import read_as_data
 from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, lost_end, lost_mark, new_columns
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
 
@@ -52,7 +53,7 @@ class Namespace:
 def in_folder(folder: str) -> Namespace:
     """A catalogue in the folder of its tables, in SQLite: for one machine."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    found = sorted(path.name for path in Path(folder).iterdir() if path.name != "lost+found")
+    found = read_as_data(path.name for path in Path(folder).iterdir())
     if found and CATALOG not in found:
         raise Refused(f"{folder} holds {found[0]!r}, and no catalogue that knows of it. Take an empty folder.")
     catalog = SqlCatalog("django_events", uri=f"sqlite:///{folder}/{CATALOG}", warehouse=f"file://{folder}")
@@ -214,9 +215,10 @@ class IcebergEvents:
     def _small(self, target_size: int) -> Iterator[tuple[int, int, int]]:
         """Ids from and to of neighbouring files of one day that are small, and how many files they are."""
         files = sorted(
-            (file["partition"]["day"], *file_bounds, file["file_size_in_bytes"])
+            (day, *file_bounds, file["file_size_in_bytes"])
             for file in self._table.inspect.data_files().to_pylist()
-            if None not in (file_bounds := _bounds(file))
+            # Rows of others may have no time, and files of another partitioning no day.
+            if None not in (day := file["partition"].get("day"), *(file_bounds := _bounds(file)))
         )
         limit = min(target_size, MERGED)
         group: list[Any] = []

@@ -22,6 +22,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake import Field as DeltaField
 from django.core.management import CommandError
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import StringType
 
 from django_events import Draft
@@ -135,6 +136,30 @@ def test_of_a_table_that_others_changed_small_files_are_merged_too(log: Log, tmp
     assert offsets == [n for n in range(1, 101) if n != 8]
     publish(topic, 1)
     assert run(topic, "--to", tmp_path, format=format).startswith("Exported 1 events")
+
+
+@pytest.mark.parametrize("change", ["another partitioning", "another name", "rows without a time"])
+def test_files_without_a_day_are_not_merged(log: Log, tmp_path: Path, change: str) -> None:
+    topic = log(*(Draft(value=n, type="t") for n in range(20)))
+    run(topic, "--to", tmp_path, "--part", 10, format="iceberg")
+    with closing(in_folder(str(tmp_path)).catalog) as catalog:
+        known = catalog.load_table((NAMESPACE, str(topic)))
+        if change == "rows without a time":
+            known.append(pa.Table.from_pylist([{**dict.fromkeys(SCHEMA.names), "offset": 0}], SCHEMA))
+        else:
+            with known.update_spec() as update:
+                if change == "another name":
+                    update.rename_field("day", "of")
+                else:
+                    update.remove_field("day")
+                    update.add_field("type", IdentityTransform(), "of_type")
+    publish(topic, *range(10))
+
+    run(topic, "--to", tmp_path, "--compact", format="iceberg")
+
+    found = (pq.read_table(file, columns=["offset"], partitioning=None) for file in files_of(tmp_path, "iceberg"))
+    offsets = sorted(one for file in found for one in file["offset"].to_pylist())
+    assert offsets == [*([0] if change == "rows without a time" else []), *range(1, 31)]
 
 
 @pytest.mark.slow
@@ -693,6 +718,30 @@ def test_a_prefix_of_others_is_refused(log: Log, bucket: str) -> None:
     with pytest.raises(CommandError, match=r"holds 'other.parquet', and is no Delta table\. Take an empty folder"):
         run(topic, "--to", bucket, format="delta")
     assert not DeltaTable.is_deltatable(f"{bucket}/{topic}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("there", ["", "_SUCCESS", ".keep", "_delta_log/"])
+def test_what_readers_pass_over_may_be_below_a_prefix(log: Log, bucket: str, there: str) -> None:
+    topic = log(Draft(value=1))
+    for key in {f"{topic}/", f"{topic}/{there}"}:
+        urlopen(Request(f"{os.environ['AWS_ENDPOINT_URL']}/lake/events/{key}", method="PUT", data=b"")).close()
+
+    assert run(topic, "--to", bucket, format="delta").startswith("Exported 1 events")
+    assert DeltaTable(f"{bucket}/{topic}").to_pyarrow_table().num_rows == 1
+
+
+@FORMATS
+@pytest.mark.parametrize("there", [".DS_Store", "_SUCCESS", "lost+found"])
+def test_what_readers_pass_over_may_be_in_the_folder(log: Log, tmp_path: Path, format: str, there: str) -> None:
+    topic = log(Draft(value=1))
+    folder = tmp_path / f"{topic}" if format == "delta" else tmp_path
+    folder.mkdir(exist_ok=True)
+    (folder / there).touch()
+
+    run(topic, "--to", tmp_path, format=format)
+
+    assert read_back(tmp_path, format) == stored(topic)
 
 
 @pytest.mark.slow
