@@ -170,10 +170,10 @@ class IcebergEvents:
 
     def _refuse_copied(self) -> None:
         """Refused if the catalogue in the folder tells of a table elsewhere: it would write to the original."""
-        known = (self._table.location(), self._table.metadata_location)
-        if self._folder and not all(one.startswith(f"file://{self._folder}/") for one in known):
+        location, here = self._table.location(), f"file://{self._folder}/{'/'.join(self._name)}"
+        if self._folder and (location != here or not self._table.metadata_location.startswith(f"{here}/")):
             raise Refused(
-                f"{self._folder} is a copy: by its catalogue {self._place} is at {known[0]}, where this export would "
+                f"{self._folder} is a copy: by its catalogue {self._place} is at {location}, where this export would "
                 "write too. Nothing was added. Export to that place, or to an empty folder."
             )
 

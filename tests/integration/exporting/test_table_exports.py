@@ -351,6 +351,24 @@ def test_a_copied_folder_of_iceberg_is_refused_and_a_moved_one_too(log: Log, tmp
     assert read_back(tmp_path / "lake", "iceberg") == stored(topic)
 
 
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("to", ["", "lake/inside", "lake2"])
+def test_a_folder_of_iceberg_that_was_copied_above_or_below_itself_is_refused(
+    log: Log, tmp_path: Path, to: str
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path / "here/lake", format="iceberg")
+    copy = tmp_path / "here" / to
+    copy.mkdir(exist_ok=True)
+    shutil.copy(tmp_path / "here/lake/catalog.db", copy)
+    shutil.copytree(tmp_path / f"here/lake/{NAMESPACE}", copy / NAMESPACE)
+    publish(topic, 1)
+
+    with pytest.raises(CommandError, match="is a copy: by its catalogue"):
+        run(topic, "--to", copy, format="iceberg")
+    assert len(read_back(tmp_path / "here/lake", "iceberg")) == 10
+
+
 def test_a_copied_folder_of_delta_is_a_table_of_its_own(log: Log, tmp_path: Path) -> None:
     topic = log(*(Draft(value=n) for n in range(10)))
     run(topic, "--to", tmp_path / "lake", format="delta")
@@ -767,6 +785,17 @@ def test_of_many_that_append_to_an_object_store_at_once_one_wins(log: Log, bucke
 
     assert sum(won) == 1
     assert DeltaTable(place).to_pyarrow_table().num_rows == 1
+
+
+@pytest.mark.parametrize("name", ["a#b", "a%20b"])
+def test_a_path_that_is_none_in_an_address_is_said(log: Log, tmp_path: Path, name: str) -> None:
+    topic = log(Draft(value=1))
+
+    with pytest.raises(CommandError, match=r"has a meaning in the addresses .* Say a path without # % \?") as raised:
+        run(topic, "--to", tmp_path / name, format="iceberg")
+
+    assert raised.value.returncode == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
