@@ -5,7 +5,6 @@ commits that set the same one conflict, whatever the retries. RESTORE sets the r
 append also says its mark in the history, which tells whether it was undone.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,21 @@ from pyarrow.fs import FileSelector, PyFileSystem
 
 from django_events.exceptions import Refused
 from django_events.exporting.paths import read_as_data, split
-from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, lost_end, lost_mark, new_columns
+from django_events.exporting.tables.table import (
+    INCARNATION,
+    NEXT,
+    Conflict,
+    Mark,
+    is_at,
+    lost_end,
+    lost_mark,
+    new_columns,
+)
 from django_events.exporting.writing import COMPARED, ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
 
 DAY = pa.field("day", pa.date32())  # of `timestamp`, in UTC: Delta has no partitions that aren't columns
 WITH_DAY = SCHEMA.append(DAY)
-DESCRIPTION = "Events of topic {topic}, by django_events. Incarnation: {incarnation}"
-DESCRIBED = re.compile(r"by django_events\. Incarnation: (\S+)")
+DESCRIPTION = "Events of topic {topic}, by django_events"
 COMMITS_PER_CHECKPOINT = 10  # as Spark has it; delta-rs would write one for each 100
 FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many each time after
 
@@ -100,11 +107,13 @@ class DeltaEvents:
                     mode="error",
                     partition_by=[DAY.name],
                     name=self._topic,
-                    description=DESCRIPTION.format(topic=self._topic, incarnation=self._incarnation),
+                    description=DESCRIPTION.format(topic=self._topic),
                     configuration={
+                        INCARNATION: self._incarnation,
                         "delta.dataSkippingStatsColumns": ",".join(COMPARED),
                         "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
                     },
+                    raise_if_key_not_exists=False,  # the one of ours is none of Delta's
                 )
             except DeltaError:  # another run may have made it meanwhile
                 if not DeltaTable.is_deltatable(self._place):
@@ -113,13 +122,13 @@ class DeltaEvents:
 
     def _made_for(self) -> str:
         """The incarnation of the topic that the table was made for; Refused if no export has made it."""
-        found = DESCRIBED.search(self._table.metadata().description or "")
-        if found is None:
+        known: dict[str, str] = self._table.metadata().configuration
+        if INCARNATION not in known:
             raise Refused(
                 f"{self._place} is a Delta table that no export has made: readers would take both together. Take "
                 "another folder."
             )
-        return found[1]
+        return known[INCARNATION]
 
     def _refuse_foreign(self) -> None:
         if found := read_as_data(_names(self._place)):

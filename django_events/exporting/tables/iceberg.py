@@ -22,12 +22,20 @@ from pyiceberg.transforms import DayTransform
 
 from django_events.exceptions import Invalid, Refused
 from django_events.exporting.paths import read_as_data
-from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, lost_end, lost_mark, new_columns
+from django_events.exporting.tables.table import (
+    INCARNATION,
+    NEXT,
+    Conflict,
+    Mark,
+    is_at,
+    lost_end,
+    lost_mark,
+    new_columns,
+)
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
 
 NAMESPACE = "events"
 CATALOG = "catalog.db"
-INCARNATION = "django-events.incarnation"
 NO_RETRIES = {TableProperties.COMMIT_NUM_RETRIES: "0"}
 PROPERTIES = {
     **NO_RETRIES,

@@ -23,6 +23,7 @@ SAME = {
 }
 
 
+INCARNATION = "django-events.incarnation"  # a property of the table
 NEXT = "django-events.next"  # what a commit calls its mark, where people and `mark()` look what happened
 
 

@@ -381,6 +381,21 @@ def test_a_copied_folder_of_delta_is_a_table_of_its_own(log: Log, tmp_path: Path
     assert len(read_back(tmp_path / "lake", "delta")) == 10
 
 
+def test_a_delta_table_may_have_a_description_of_your_own(log: Log, tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path, format="delta")
+    DeltaTable(f"{tmp_path}/{topic}").alter.set_table_description("The orders of the shop")
+    DeltaTable(f"{tmp_path}/{topic}").alter.set_table_properties({"delta.logRetentionDuration": "interval 7 days"})
+    publish(topic, *range(5))
+
+    run(topic, "--to", tmp_path, format="delta")
+
+    assert read_back(tmp_path, "delta") == stored(topic)
+    DeltaTable.create(f"{tmp_path}/foreign/{topic}", pa.schema([("a", pa.int64())]))
+    with pytest.raises(CommandError, match="is a Delta table that no export has made"):
+        run(topic, "--to", tmp_path / "foreign", format="delta")
+
+
 @pytest.mark.slow
 def test_delta_writes_checkpoints_by_itself(log: Log, tmp_path: Path) -> None:
     topic = log(*(Draft(value=n) for n in range(12)))
