@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from django_events.exceptions import Refused
 from django_events.exporting.layout import described
+from django_events.exporting.paths import read_as_data
 from django_events.exporting.storage import OF_TASKS, Storage
 
 FOLDER = "_django_events"  # readers of data pass over names that begin like this
@@ -216,7 +217,7 @@ class Journal:
                 f"{self._root} was begun by an older version of django_events, which lays its files out in another "
                 "way. Take another folder."
             )
-        if seen := [name for name in found if not name.startswith(("_", ".")) and name != "lost+found"]:
+        if seen := read_as_data(found):
             raise Refused(
                 f"{self._root} holds {seen[0]!r}, and no journal that says what is in it: readers would take both "
                 "together. Take an empty folder."

@@ -1,6 +1,7 @@
 """Where files lie, in one spelling for each place: as Hadoop understands it, without a look at any file system."""
 
 import re
+from collections.abc import Iterable
 from posixpath import normpath
 
 PATTERN = "[]{}*?\\"  # to Spark's readers a pattern, to its writers part of a name
@@ -26,3 +27,8 @@ def spelled(path: str) -> str:
     if not scheme:
         return rest
     return f"{scheme}://{machine}{rest.rstrip('/')}" if machine else f"{scheme}:{rest}"
+
+
+def read_as_data(names: Iterable[str]) -> list[str]:
+    """Of the names in a folder those that readers take for data. An object store names a folder itself as ''."""
+    return sorted(name for name in names if name and not name.startswith(("_", ".")) and name != "lost+found")

@@ -134,9 +134,11 @@ def explained(extra: str = "spark") -> Iterator[None]:
         message = "Interrupted. What was finished stays; run the same again, and the rest is written."
         raise CommandError(message, returncode=Exit.FAILED) from None
     except OSError as error:
-        if isinstance(error, ConnectionError):
+        is_of_a_connection = isinstance(error, ConnectionError)
+        if is_of_a_connection and extra == "spark":
             raise _of_spark(error) from error
-        if type(error).__module__.partition(".")[0] in OF_TABLES:  # those of requests are OSErrors
+        # Those of requests are OSErrors.
+        if type(error).__module__.partition(".")[0] in OF_TABLES or (is_of_a_connection and extra == "lake"):
             raise _of_a_table(error) from None
         if error.errno not in OF_DISKS:
             raise

@@ -47,3 +47,10 @@ def test_what_is_known_is_said_in_a_sentence(text: str, said: str) -> None:
         raise deltalake.DeltaError(text)
 
     assert str(raised.value) == said
+
+
+def test_a_connection_of_a_catalogue_that_is_lost_is_none_of_spark() -> None:
+    with pytest.raises(CommandError, match=r"^The table can't be .*reset by peer") as raised, explained("lake"):
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    assert raised.value.returncode == 1

@@ -5,7 +5,6 @@ commits that set the same one conflict, whatever the retries. RESTORE sets the r
 append also says its mark in the history, which tells whether it was undone.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,22 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, PyFileSystem
 
 from django_events.exceptions import Refused
-from django_events.exporting.paths import split
-from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, new_columns
+from django_events.exporting.paths import read_as_data, split
+from django_events.exporting.tables.table import (
+    INCARNATION,
+    NEXT,
+    Conflict,
+    Mark,
+    is_at,
+    lost_end,
+    lost_mark,
+    new_columns,
+)
 from django_events.exporting.writing import COMPARED, ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
 
 DAY = pa.field("day", pa.date32())  # of `timestamp`, in UTC: Delta has no partitions that aren't columns
 WITH_DAY = SCHEMA.append(DAY)
-DESCRIPTION = "Events of topic {topic}, by django_events. Incarnation: {incarnation}"
-DESCRIBED = re.compile(r"by django_events\. Incarnation: (\S+)")
+DESCRIPTION = "Events of topic {topic}, by django_events"
 COMMITS_PER_CHECKPOINT = 10  # as Spark has it; delta-rs would write one for each 100
 FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many each time after
 
@@ -33,27 +40,29 @@ FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many
 class DeltaEvents:
     """A Delta table in a folder, or at an address that delta-rs knows."""
 
-    def __init__(self, place: str, topic: str, incarnation: str) -> None:
-        self._place, self._topic, self._incarnation = place, topic, incarnation
+    def __init__(self, place: str, topic: str, incarnation: str, *, allow_loss: bool = False) -> None:
+        self._place, self._topic, self._incarnation, self._allow_loss = place, topic, incarnation, allow_loss
         self._table = self._opened()
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
 
     def mark(self) -> Mark | None:
         self._table.update_incremental()
-        found = DESCRIBED.search(self._table.metadata().description or "")
-        if found is None:
-            raise Refused(
-                f"{self._place} is a Delta table that no export has made: readers would take both together. Take "
-                "another folder."
-            )
-        last = self._table.transaction_version(_name(self._topic, found[1]))
+        made_for = self._made_for()
+        last = self._table.transaction_version(_name(self._topic, made_for))
         if last is None:
+            if self._table.file_uris():  # "no mark" is the beginning only of a table without rows
+                raise lost_mark(self._place)
             return None
-        mark = Mark(found[1], last + 1)
+        mark = Mark(made_for, last + 1)
         self._refuse_set_back(mark)
         return mark
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
+        if mark.incarnation != self._made_for():  # `mark` looks for the one that the table was made for
+            raise Refused(
+                f"Topic {self._topic!r} was made anew since {self._place} was made for it, and its ids began again. "
+                "Nothing was added. Take another folder, or remove that table: no export has added an event to it."
+            )
         known = pa.schema(self._table.schema().to_arrow())
         differs = bool(new_columns(known, self._place)) or len(known) > len(WITH_DAY)  # another tool may add columns
         failed: list[BaseException] = []
@@ -98,19 +107,31 @@ class DeltaEvents:
                     mode="error",
                     partition_by=[DAY.name],
                     name=self._topic,
-                    description=DESCRIPTION.format(topic=self._topic, incarnation=self._incarnation),
+                    description=DESCRIPTION.format(topic=self._topic),
                     configuration={
+                        INCARNATION: self._incarnation,
                         "delta.dataSkippingStatsColumns": ",".join(COMPARED),
                         "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
                     },
+                    raise_if_key_not_exists=False,  # the one of ours is none of Delta's
                 )
             except DeltaError:  # another run may have made it meanwhile
                 if not DeltaTable.is_deltatable(self._place):
                     raise
         return DeltaTable(self._place)
 
+    def _made_for(self) -> str:
+        """The incarnation of the topic that the table was made for; Refused if no export has made it."""
+        known: dict[str, str] = self._table.metadata().configuration
+        if INCARNATION not in known:
+            raise Refused(
+                f"{self._place} is a Delta table that no export has made: readers would take both together. Take "
+                "another folder."
+            )
+        return known[INCARNATION]
+
     def _refuse_foreign(self) -> None:
-        if found := sorted(name for name in _names(self._place) if name != "_delta_log"):
+        if found := read_as_data(_names(self._place)):
             raise Refused(f"{self._place} holds {found[0]!r}, and is no Delta table. Take an empty folder.")
 
     def _refuse_set_back(self, mark: Mark) -> None:
@@ -125,10 +146,16 @@ class DeltaEvents:
                     raise self._set_back(mark, f"Restore version {commit['version']} or a later one to go on, or e")
                 break
             if commit.get("operation") == "RESTORE" and commit["version"] <= kept:
-                kept = int(commit["operationParameters"].get("version") or -1)  # -1: it was said as a time
+                restored = commit["operationParameters"].get("version")
+                if restored is None and is_at(self._newest_offset(), mark):
+                    break  # it was said as a time: the rows tell
+                kept = int(restored) if restored is not None else -1
         else:  # the history is cleaned up to there
             if not is_at(self._newest_offset(), mark):
-                raise self._set_back(mark, "E")
+                if kept < version:
+                    raise self._set_back(mark, "E")
+                if not self._allow_loss:
+                    raise lost_end(self._place, mark)
         self._whole_at = version
 
     def _set_back(self, mark: Mark, advice: str) -> Refused:

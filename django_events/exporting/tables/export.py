@@ -215,6 +215,8 @@ class _Run:
                 break
             except Conflict:
                 now = table.mark()
+                if now == mark:
+                    break  # the commit is there: its answer was lost, and it was sent again
                 if now == before:
                     continue  # a commit of another kind, like compaction
                 raise self._replaced(log) from None
@@ -265,8 +267,9 @@ def opened(wanted: TableExport, log: TopicLog) -> EventTable:
     if wanted.format == "delta":
         from django_events.exporting.tables.delta import DeltaEvents
 
-        return DeltaEvents(f"{wanted.path}/{log.name}", log.name, log.incarnation)
+        place = f"{wanted.path}/{log.name}"
+        return DeltaEvents(place, log.name, log.incarnation, allow_loss=wanted.allow_loss)
     from django_events.exporting.tables.iceberg import IcebergEvents, configured, in_folder
 
     namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
-    return IcebergEvents(namespace, log.name, log.incarnation)
+    return IcebergEvents(namespace, log.name, log.incarnation, allow_loss=wanted.allow_loss)

@@ -16,16 +16,26 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform
 
 from django_events.exceptions import Invalid, Refused
-from django_events.exporting.tables.table import NEXT, Conflict, Mark, is_at, new_columns
+from django_events.exporting.paths import read_as_data
+from django_events.exporting.tables.table import (
+    INCARNATION,
+    NEXT,
+    Conflict,
+    Mark,
+    is_at,
+    lost_end,
+    lost_mark,
+    new_columns,
+)
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
 
 NAMESPACE = "events"
 CATALOG = "catalog.db"
-INCARNATION = "django-events.incarnation"
 NO_RETRIES = {TableProperties.COMMIT_NUM_RETRIES: "0"}
 PROPERTIES = {
     **NO_RETRIES,
@@ -51,7 +61,7 @@ class Namespace:
 def in_folder(folder: str) -> Namespace:
     """A catalogue in the folder of its tables, in SQLite: for one machine."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    found = sorted(path.name for path in Path(folder).iterdir() if path.name != "lost+found")
+    found = read_as_data(path.name for path in Path(folder).iterdir())
     if found and CATALOG not in found:
         raise Refused(f"{folder} holds {found[0]!r}, and no catalogue that knows of it. Take an empty folder.")
     catalog = SqlCatalog("django_events", uri=f"sqlite:///{folder}/{CATALOG}", warehouse=f"file://{folder}")
@@ -73,8 +83,9 @@ def configured(name: str, namespace: str) -> Namespace:
 class IcebergEvents:
     """An Iceberg table in a catalogue."""
 
-    def __init__(self, namespace: Namespace, topic: str, incarnation: str) -> None:
+    def __init__(self, namespace: Namespace, topic: str, incarnation: str, *, allow_loss: bool = False) -> None:
         self._catalog, self._name, self._folder = namespace.catalog, (namespace.name, topic), namespace.folder
+        self._allow_loss = allow_loss
         try:
             self._catalog.create_namespace_if_not_exists(namespace.name)
             self._table = self._opened(incarnation)
@@ -93,6 +104,8 @@ class IcebergEvents:
                 "another namespace."
             )
         if NEXT not in known:
+            if self._table.current_snapshot() is not None:  # "no mark" is the beginning only of a table without rows
+                raise lost_mark(self._place)
             return None
         mark = Mark(known[INCARNATION], int(known[NEXT]))
         self._refuse_set_back(mark)
@@ -156,7 +169,7 @@ class IcebergEvents:
 
     def _loaded(self) -> Table:
         try:
-            return self._catalog.load_table(self._name)
+            return _keeping_manifests(self._catalog.load_table(self._name))
         except FileNotFoundError as error:
             raise Refused(
                 f"The catalogue has {self._place}, and its files are not where it says: {error} Were they moved? "
@@ -165,10 +178,10 @@ class IcebergEvents:
 
     def _refuse_copied(self) -> None:
         """Refused if the catalogue in the folder tells of a table elsewhere: it would write to the original."""
-        known = (self._table.location(), self._table.metadata_location)
-        if self._folder and not all(one.startswith(f"file://{self._folder}/") for one in known):
+        location, here = self._table.location(), f"file://{self._folder}/{'/'.join(self._name)}"
+        if self._folder and (location != here or not self._table.metadata_location.startswith(f"{here}/")):
             raise Refused(
-                f"{self._folder} is a copy: by its catalogue {self._place} is at {known[0]}, where this export would "
+                f"{self._folder} is a copy: by its catalogue {self._place} is at {location}, where this export would "
                 "write too. Nothing was added. Export to that place, or to an empty folder."
             )
 
@@ -179,8 +192,10 @@ class IcebergEvents:
             said = snapshot.summary.additional_properties.get(NEXT) if snapshot.summary else None
             before = snapshot.parent_snapshot_id
             snapshot = self._table.snapshot_by_id(before) if before is not None else None
-        # Where all that said one are expired, the rows tell.
-        if said != str(mark.next) and (said is not None or not is_at(self._newest_offset(), mark)):
+        if said is None:  # all that said one are expired: the rows tell
+            if not self._allow_loss and not is_at(self._newest_offset(), mark):
+                raise lost_end(self._place, mark)
+        elif said != str(mark.next):
             raise Refused(
                 f"{self._place} was set back to an earlier snapshot: by its mark it has the events up to "
                 f"{mark.next - 1}, and the newest of them are gone. Nothing was added. Set it to the snapshot that has "
@@ -208,9 +223,10 @@ class IcebergEvents:
     def _small(self, target_size: int) -> Iterator[tuple[int, int, int]]:
         """Ids from and to of neighbouring files of one day that are small, and how many files they are."""
         files = sorted(
-            (file["partition"]["day"], *file_bounds, file["file_size_in_bytes"])
+            (day, *file_bounds, file["file_size_in_bytes"])
             for file in self._table.inspect.data_files().to_pylist()
-            if None not in (file_bounds := _bounds(file))
+            # Rows of others may have no time, and files of another partitioning no day.
+            if None not in (day := file["partition"].get("day"), *(file_bounds := _bounds(file)))
         )
         limit = min(target_size, MERGED)
         group: list[Any] = []
@@ -222,6 +238,23 @@ class IcebergEvents:
                 group = []
             if file and file[3] < limit:
                 group.append(file)
+
+
+def _keeping_manifests(table: Table) -> Table:
+    """A table of which PyIceberg doesn't delete the manifests of a refused commit.
+
+    A catalogue also refuses a commit that is there, when its answer was lost and the transport has sent it again.
+    Without its manifests no reader could read the table any more. Those of a commit that isn't there are orphans.
+    """
+    delete = table.io.delete
+
+    def delete_metadata(location: str | InputFile | OutputFile) -> None:
+        # Those of old versions are deleted by `write.metadata.delete-after-commit`.
+        if isinstance(location, str) and location.endswith(".metadata.json"):
+            delete(location)
+
+    table.io.delete = delete_metadata  # type: ignore[method-assign]
+    return table
 
 
 def _bounds(file: dict[str, Any]) -> tuple[int | None, int | None]:

@@ -23,6 +23,7 @@ SAME = {
 }
 
 
+INCARNATION = "django-events.incarnation"  # a property of the table
 NEXT = "django-events.next"  # what a commit calls its mark, where people and `mark()` look what happened
 
 
@@ -44,7 +45,9 @@ class EventTable(Protocol):
     def mark(self) -> Mark | None:
         """The mark as it is now; None if the table has none yet. What is appended follows what was seen here.
 
-        Refused if the table was set back, so that rows are gone which the mark says are there.
+        Refused if the table was set back, so that rows are gone which the mark says are there, or if it has rows and no
+        mark. Where neither history nor rows tell whether it was set back, a table that was opened with `allow_loss`
+        goes on.
         """
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
@@ -63,6 +66,22 @@ class EventTable(Protocol):
 def is_at(newest: int | None, mark: Mark) -> bool:
     """Whether the rows of a table reach its mark, where its history doesn't."""
     return newest is not None and newest >= mark.next - 1
+
+
+def lost_end(place: str, mark: Mark) -> Refused:
+    return Refused(
+        f"{place} was set back to an earlier version, or its newest rows were deleted, and its history doesn't say any "
+        f"more which: by its mark it has the events up to {mark.next - 1}, and no row reaches that. Nothing was added. "
+        "If rows were deleted, go on behind the mark with --allow-loss, until an export has added events. Otherwise "
+        "export to another place."
+    )
+
+
+def lost_mark(place: str) -> Refused:
+    return Refused(
+        f"{place} has rows, and no mark that says up to which event: another tool has added them or removed the mark. "
+        "Nothing was added. Export to another place."
+    )
 
 
 def new_columns(known: pa.Schema, place: str) -> list[pa.Field]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TABLES = ("delta", "iceberg")
 SPARK, LOCAL = "spark", "local"
+OF_ADDRESSES = "#%?"
 MOST_THREADS = 8  # by default: more of them ask more of the database than a disk can take
 
 
@@ -133,13 +134,19 @@ class Command(BaseCommand):
                 raise usage("--until ends an export, and --follow goes on: say one of them.")
             if options["every"] <= 0:
                 raise usage("--every is more than 0 seconds.")
-            if options["format"] == "iceberg" and not options["catalog"] and "://" in to and not to.startswith("file:"):
+            has_sqlite = options["format"] == "iceberg" and not options["catalog"]
+            if has_sqlite and "://" in to and not to.startswith("file:"):
                 raise usage(f"--to is {to!r}, and a catalogue in SQLite needs a disk. Say a catalogue by --catalog.")
-            where = {"master": None, "remote": None}
+            path = to if options["catalog"] else local(to, option="--to", master=None, remote=None)
+            if has_sqlite and (found := next((character for character in path if character in OF_ADDRESSES), None)):
+                raise usage(
+                    f"--to is {path!r}, and {found!r} in it has a meaning in the addresses that a catalogue keeps. Say "
+                    f"a path without {' '.join(OF_ADDRESSES)}"
+                )
             wanted = TableExport(
                 dsn=dsn_of(using),
                 topics=tuple(dict.fromkeys(topics)),
-                path=to if options["catalog"] else local(to, option="--to", **where),
+                path=path,
                 format=options["format"],
                 catalog=options["catalog"],
                 since=_place("--since", options["since"], topics) or BEGINNING,

@@ -1,5 +1,6 @@
 """Topics as tables of a lakehouse: each event once, as PostgreSQL has it, whatever else writes."""
 
+import json
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -16,14 +18,16 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake import Field as DeltaField
 from django.core.management import CommandError
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import StringType
 
 from django_events import Draft
 from django_events.exceptions import Refused
-from django_events.exporting.tables.delta import DeltaEvents
+from django_events.exporting.tables.delta import DAY, DeltaEvents
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.exporting.writing import SCHEMA
@@ -134,6 +138,30 @@ def test_of_a_table_that_others_changed_small_files_are_merged_too(log: Log, tmp
     assert run(topic, "--to", tmp_path, format=format).startswith("Exported 1 events")
 
 
+@pytest.mark.parametrize("change", ["another partitioning", "another name", "rows without a time"])
+def test_files_without_a_day_are_not_merged(log: Log, tmp_path: Path, change: str) -> None:
+    topic = log(*(Draft(value=n, type="t") for n in range(20)))
+    run(topic, "--to", tmp_path, "--part", 10, format="iceberg")
+    with closing(in_folder(str(tmp_path)).catalog) as catalog:
+        known = catalog.load_table((NAMESPACE, str(topic)))
+        if change == "rows without a time":
+            known.append(pa.Table.from_pylist([{**dict.fromkeys(SCHEMA.names), "offset": 0}], SCHEMA))
+        else:
+            with known.update_spec() as update:
+                if change == "another name":
+                    update.rename_field("day", "of")
+                else:
+                    update.remove_field("day")
+                    update.add_field("type", IdentityTransform(), "of_type")
+    publish(topic, *range(10))
+
+    run(topic, "--to", tmp_path, "--compact", format="iceberg")
+
+    found = (pq.read_table(file, columns=["offset"], partitioning=None) for file in files_of(tmp_path, "iceberg"))
+    offsets = sorted(one for file in found for one in file["offset"].to_pylist())
+    assert offsets == [*([0] if change == "rows without a time" else []), *range(1, 31)]
+
+
 @pytest.mark.slow
 @FORMATS
 def test_a_stop_ends_the_merging(log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +210,7 @@ def test_a_table_that_was_set_back_is_refused(
 
     publish(topic, 1)
     with pytest.raises(CommandError, match=r"was set back to an earlier .* it has the events up to \d0, and") as raised:
-        run(*words, format=format)
+        run(*words, "--allow-loss", format=format)
     assert raised.value.returncode == 1
     with pytest.raises(CommandError, match="was set back to an earlier"):
         run(*words, "--compact", format=format)
@@ -202,6 +230,38 @@ def set_back(folder: Path, format: str, topic: Any, *, to: int) -> None:
         known = catalog.load_table((NAMESPACE, str(topic)))
         with known.manage_snapshots() as manage:
             manage.set_current_snapshot(known.metadata.snapshots[to - 1].snapshot_id)
+
+
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("of", ["delta-rs", "spark"])
+@pytest.mark.parametrize("undone", [False, True])
+def test_of_a_delta_table_that_was_set_back_to_a_time_the_rows_tell(
+    log: Log, tmp_path: Path, of: str, undone: bool
+) -> None:
+    topic = log(*(Draft(value=n, key=str(n)) for n in range(30)))
+    run(topic, "--to", tmp_path, "--part", 10, format="delta")
+    table = DeltaTable(f"{tmp_path}/{topic}")
+    moment = table.history(2)[1 if undone else 0]["timestamp"]
+    wait_until(lambda: datetime.now(UTC).timestamp() * 1000 > moment + 5)
+    table.delete("key = '7'")
+    table.restore(datetime.fromtimestamp(moment / 1000 + 0.001, UTC))
+    if of == "spark":  # says the version, too, as null
+        commit = tmp_path / f"{topic}/_delta_log/{table.version():020d}.json"
+        lines = [json.loads(line) for line in commit.read_text().splitlines()]
+        for line in lines:
+            if "commitInfo" in line:
+                line["commitInfo"]["operationParameters"] = {"version": None, "timestamp": str(moment)}
+        commit.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    publish(topic, *range(5))
+
+    if not undone:
+        run(topic, "--to", tmp_path, format="delta")
+    else:
+        with pytest.raises(CommandError, match=r"was set back to an earlier version: .* Restore version 3 or a later"):
+            run(topic, "--to", tmp_path, format="delta")
+        table.restore(3)
+        run(topic, "--to", tmp_path, format="delta")
+    assert read_back(tmp_path, "delta") == stored(topic)
 
 
 @pytest.mark.slow
@@ -236,6 +296,40 @@ def test_where_the_history_is_removed_the_rows_tell(log: Log, tmp_path: Path, fo
         run(topic, "--to", tmp_path, format=format)
 
 
+@BOTH
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("rows", ["the newest", pytest.param("all", marks=pytest.mark.slow)])
+def test_where_rows_were_deleted_and_the_history_too_an_operator_says_so(
+    log: Log, tmp_path: Path, format: str, rows: str
+) -> None:
+    topic = log(*(Draft(value=n, key=str(n)) for n in range(30)))
+    run(topic, "--to", tmp_path, "--part", 10, format=format)
+    condition, left = ("offset > 29", 29) if rows == "the newest" else ("offset > 0", 0)
+    if format == "delta":
+        table = DeltaTable(f"{tmp_path}/{topic}")
+        table.delete(condition)
+        table.create_checkpoint()
+        for version in range(table.version()):
+            (tmp_path / f"{topic}/_delta_log/{version:020d}.json").unlink()
+    else:
+        with closing(in_folder(str(tmp_path)).catalog) as catalog:
+            known = catalog.load_table((NAMESPACE, str(topic)))
+            known.delete(condition)
+            keep = known.refresh().current_snapshot().snapshot_id
+            others = [one.snapshot_id for one in known.metadata.snapshots if one.snapshot_id != keep]
+            known.maintenance.expire_snapshots().by_ids(others).commit()
+    publish(topic, *range(5))
+
+    with pytest.raises(CommandError, match=r"or its newest rows were deleted, .* up to 30, .* with --allow-loss") as no:
+        run(topic, "--to", tmp_path, format=format)
+    assert no.value.returncode == 1
+    assert len(read_back(tmp_path, format)) == left
+    assert run(topic, "--to", tmp_path, "--allow-loss", format=format).startswith("Exported 5 events")
+    publish(topic, *range(5))
+    assert run(topic, "--to", tmp_path, format=format).startswith("Exported 5 events")
+    assert [row["offset"] for row in read_back(tmp_path, format)] == [*range(1, left + 1), *range(31, 41)]
+
+
 @pytest.mark.requirement("X15")
 def test_a_copied_folder_of_iceberg_is_refused_and_a_moved_one_too(log: Log, tmp_path: Path) -> None:
     topic = log(*(Draft(value=n) for n in range(10)))
@@ -257,6 +351,24 @@ def test_a_copied_folder_of_iceberg_is_refused_and_a_moved_one_too(log: Log, tmp
     assert read_back(tmp_path / "lake", "iceberg") == stored(topic)
 
 
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("to", ["", "lake/inside", "lake2"])
+def test_a_folder_of_iceberg_that_was_copied_above_or_below_itself_is_refused(
+    log: Log, tmp_path: Path, to: str
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path / "here/lake", format="iceberg")
+    copy = tmp_path / "here" / to
+    copy.mkdir(exist_ok=True)
+    shutil.copy(tmp_path / "here/lake/catalog.db", copy)
+    shutil.copytree(tmp_path / f"here/lake/{NAMESPACE}", copy / NAMESPACE)
+    publish(topic, 1)
+
+    with pytest.raises(CommandError, match="is a copy: by its catalogue"):
+        run(topic, "--to", copy, format="iceberg")
+    assert len(read_back(tmp_path / "here/lake", "iceberg")) == 10
+
+
 def test_a_copied_folder_of_delta_is_a_table_of_its_own(log: Log, tmp_path: Path) -> None:
     topic = log(*(Draft(value=n) for n in range(10)))
     run(topic, "--to", tmp_path / "lake", format="delta")
@@ -267,6 +379,21 @@ def test_a_copied_folder_of_delta_is_a_table_of_its_own(log: Log, tmp_path: Path
 
     assert read_back(tmp_path / "copy", "delta") == stored(topic)
     assert len(read_back(tmp_path / "lake", "delta")) == 10
+
+
+def test_a_delta_table_may_have_a_description_of_your_own(log: Log, tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path, format="delta")
+    DeltaTable(f"{tmp_path}/{topic}").alter.set_table_description("The orders of the shop")
+    DeltaTable(f"{tmp_path}/{topic}").alter.set_table_properties({"delta.logRetentionDuration": "interval 7 days"})
+    publish(topic, *range(5))
+
+    run(topic, "--to", tmp_path, format="delta")
+
+    assert read_back(tmp_path, "delta") == stored(topic)
+    DeltaTable.create(f"{tmp_path}/foreign/{topic}", pa.schema([("a", pa.int64())]))
+    with pytest.raises(CommandError, match="is a Delta table that no export has made"):
+        run(topic, "--to", tmp_path / "foreign", format="delta")
 
 
 @pytest.mark.slow
@@ -330,6 +457,58 @@ def test_of_two_that_change_the_table_first_one_fails(log: Log, tmp_path: Path, 
     assert other.mark() == Mark(incarnation(topic), 21)
     one.close()
     other.close()
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+def test_a_commit_that_is_sent_again_because_its_answer_was_lost_counts_once(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(30)))
+    run(topic, "--to", tmp_path, "--part", 10, format=format)
+    publish(topic, *range(10))
+    times = []
+    if format == "delta":
+        append = DeltaEvents.append
+
+        def twice(self: Any, events: Any, mark: Mark) -> None:
+            times.append(1)
+            batches = list(events)
+            append(table_of(tmp_path, format, topic), batches, mark)
+            append(self, batches, mark)
+
+        monkeypatch.setattr(DeltaEvents, "append", twice)
+    else:
+        commit_table = SqlCatalog.commit_table
+
+        def sent_twice(self: Any, *arguments: Any) -> Any:
+            times.append(1)
+            commit_table(self, *arguments)
+            return commit_table(self, *arguments)
+
+        monkeypatch.setattr(SqlCatalog, "commit_table", sent_twice)
+
+    assert run(topic, "--to", tmp_path, format=format).startswith("Exported 10 events")
+
+    assert times == [1]
+    monkeypatch.undo()
+    publish(topic, *range(5))
+    run(topic, "--to", tmp_path, format=format)
+    assert read_back(tmp_path, format) == stored(topic)
+
+
+def test_old_metadata_of_iceberg_is_removed(log: Log, tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path, format="iceberg")
+    with closing(in_folder(str(tmp_path)).catalog) as catalog:
+        known = catalog.load_table((NAMESPACE, str(topic)))
+        with known.transaction() as changing:
+            changing.set_properties({"write.metadata.previous-versions-max": "2"})
+    publish(topic, *range(10))
+
+    run(topic, "--to", tmp_path, "--part", 1, format="iceberg")
+
+    assert len(list((tmp_path / f"{NAMESPACE}/{topic}/metadata").glob("*.metadata.json"))) == 3
 
 
 @FORMATS
@@ -411,6 +590,50 @@ def test_what_does_not_belong_together_is_said(log: Log, tmp_path: Path, format:
     (tmp_path / "files/things/other.parquet").touch()
     with pytest.raises(CommandError, match="Take an empty folder"):
         run(topic, "--to", tmp_path / "files", format=format)
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+def test_a_table_that_was_made_for_an_empty_topic_has_each_event_once_when_that_is_made_anew(
+    log: Log, tmp_path: Path, format: str, make_topic: Any
+) -> None:
+    topic = log()
+    run(topic, "--to", tmp_path, format=format)
+    make_anew(topic, make_topic)
+    publish(topic, *range(3))
+
+    for _ in range(2):
+        if format == "iceberg":  # a commit sets its incarnation, too
+            run(topic, "--to", tmp_path, format=format)
+            assert read_back(tmp_path, format) == stored(topic)
+            continue
+        with pytest.raises(CommandError, match=r"'things' was made anew since .*/things was made for it") as raised:
+            run(topic, "--to", tmp_path, format=format)
+        assert raised.value.returncode == 1
+        assert read_back(tmp_path, format) == []
+    shutil.rmtree(tmp_path / "things", ignore_errors=True)
+    run(topic, "--to", tmp_path, format=format)
+    assert read_back(tmp_path, format) == stored(topic)
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+def test_a_table_with_rows_and_without_a_mark_is_refused(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log()
+    run(topic, "--to", tmp_path, format=format)
+    foreign = SCHEMA.append(DAY) if format == "delta" else SCHEMA
+    rows = pa.Table.from_pylist([dict.fromkeys(foreign.names)], foreign)
+    if format == "delta":
+        write_deltalake(f"{tmp_path}/{topic}", rows, mode="append")
+    else:
+        with closing(in_folder(str(tmp_path)).catalog) as catalog:
+            catalog.load_table((NAMESPACE, str(topic))).append(rows)
+    publish(topic, *range(3))
+
+    with pytest.raises(CommandError, match=r"things has rows, and no mark .* Export to another place\.") as raised:
+        run(topic, "--to", tmp_path, format=format)
+    assert raised.value.returncode == 1
+    assert len(files_of(tmp_path, format)) == 1
 
 
 @FORMATS
@@ -519,6 +742,7 @@ def test_a_delta_table_may_be_in_an_object_store(log: Log, bucket: str) -> None:
     assert len(table.file_uris()) == 1
 
 
+@pytest.mark.slow
 def test_a_prefix_of_others_is_refused(log: Log, bucket: str) -> None:
     topic = log(Draft(value=1))
     other = f"{os.environ['AWS_ENDPOINT_URL']}/lake/events/{topic}/other.parquet"
@@ -529,6 +753,31 @@ def test_a_prefix_of_others_is_refused(log: Log, bucket: str) -> None:
     assert not DeltaTable.is_deltatable(f"{bucket}/{topic}")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("there", ["", "_SUCCESS", ".keep", "_delta_log/"])
+def test_what_readers_pass_over_may_be_below_a_prefix(log: Log, bucket: str, there: str) -> None:
+    topic = log(Draft(value=1))
+    for key in {f"{topic}/", f"{topic}/{there}"}:
+        urlopen(Request(f"{os.environ['AWS_ENDPOINT_URL']}/lake/events/{key}", method="PUT", data=b"")).close()
+
+    assert run(topic, "--to", bucket, format="delta").startswith("Exported 1 events")
+    assert DeltaTable(f"{bucket}/{topic}").to_pyarrow_table().num_rows == 1
+
+
+@FORMATS
+@pytest.mark.parametrize("there", [".DS_Store", "_SUCCESS", "lost+found"])
+def test_what_readers_pass_over_may_be_in_the_folder(log: Log, tmp_path: Path, format: str, there: str) -> None:
+    topic = log(Draft(value=1))
+    folder = tmp_path / f"{topic}" if format == "delta" else tmp_path
+    folder.mkdir(exist_ok=True)
+    (folder / there).touch()
+
+    run(topic, "--to", tmp_path, format=format)
+
+    assert read_back(tmp_path, format) == stored(topic)
+
+
+@pytest.mark.slow
 @pytest.mark.requirement("X15")
 def test_of_many_that_append_to_an_object_store_at_once_one_wins(log: Log, bucket: str) -> None:
     topic = log(Draft(value=1))
@@ -551,6 +800,17 @@ def test_of_many_that_append_to_an_object_store_at_once_one_wins(log: Log, bucke
 
     assert sum(won) == 1
     assert DeltaTable(place).to_pyarrow_table().num_rows == 1
+
+
+@pytest.mark.parametrize("name", ["a#b", "a%20b"])
+def test_a_path_that_is_none_in_an_address_is_said(log: Log, tmp_path: Path, name: str) -> None:
+    topic = log(Draft(value=1))
+
+    with pytest.raises(CommandError, match=r"has a meaning in the addresses .* Say a path without # % \?") as raised:
+        run(topic, "--to", tmp_path / name, format="iceberg")
+
+    assert raised.value.returncode == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
