@@ -41,6 +41,7 @@ REPLACED = {
     "blocked_by": "what an error of the database that waited for a lock says beside its message",
     "call_soon_threadsafe": "of the loop that runs a handler, while it runs: a fork in it would tell a dead loop",
     "current_app": "documented: the admin's instance, for the addresses of its pages",
+    "delete": "of the file system of one Iceberg table: PyIceberg would delete the manifests of a commit that landed",
     "execute_wrappers": "see docs/explanation/decisions/0038-triggers-are-told-by-a-wrapper-that-stays.md",
     "own_writes": "of a view, as csrf_exempt is: a middleware finds it there",
     "reads_own_writes": "documented: of a request, as its user is",
