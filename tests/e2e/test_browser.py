@@ -101,6 +101,7 @@ def test_a_picture_is_as_large_as_the_screen(open_page, tmp_path, monkeypatch):
     assert [int.from_bytes(header[16:20]), int.from_bytes(header[20:24])] == [720, 1480]
 
 
+@pytest.mark.slow
 def test_pages_have_the_strict_policy(page, guard):
     response = page.goto("/admin/login/")
     assert response.headers["content-security-policy"].startswith("default-src 'none';")
@@ -129,6 +130,7 @@ def test_the_guard_notices_a_message(page, guard, script, problem):
     guard.expect(problem)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["http://example.com/a.png", "http://192.0.2.1/a.png"])
 def test_the_guard_notices_a_request_to_a_stranger_which_does_not_arrive(page, guard, address):
     page.set_content(f"<img src={address}>")
@@ -139,6 +141,7 @@ def test_the_guard_notices_a_request_to_a_stranger_which_does_not_arrive(page, g
         guard.expect(problem)
 
 
+@pytest.mark.slow
 def test_the_guard_notices_a_stranger_that_answers(page, guard):
     """A route answers in its place, so nothing fails but the guard."""
     page.route("http://example.com/**", lambda route: route.fulfill(body="fine"))
@@ -170,6 +173,7 @@ def test_the_guard_wants_what_was_expected(page, guard):
     page.evaluate("console.error('something that never comes')")
 
 
+@pytest.mark.slow
 def test_an_excuse_is_for_one_problem(page, guard):
     page.goto("/admin/login/")
     guard.expect("again")
@@ -180,6 +184,7 @@ def test_an_excuse_is_for_one_problem(page, guard):
     guard.expect("again")
 
 
+@pytest.mark.slow
 def test_queries_are_allowed_beside_the_browser_only(page):
     page.goto("/admin/login/")
 

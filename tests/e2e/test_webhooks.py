@@ -48,6 +48,7 @@ def looks_right(page, name, request):
     picture(page, f"{name}-{name_of(request)}")
 
 
+@pytest.mark.slow
 @on_every_screen
 @pytest.mark.few(1)
 def test_endpoints_fit_on_every_screen(partners, olga, request):
@@ -93,6 +94,7 @@ def test_an_endpoint_is_added_tried_and_given_a_new_secret(things, make_webhook,
     unsubscribe("second")
 
 
+@pytest.mark.slow
 def test_a_subscription_is_tried_made_and_removed(things, olga):
     publish_many(things, [Draft(value={"n": n}, type="thing.made", key="a") for n in range(5)])
     transfer_all()

@@ -175,6 +175,7 @@ def test_a_site_without_pgtrigger_is_told_to_install_it(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -372,6 +373,7 @@ def test_pitfalls_are_told_by_deploy_only():
     assert pitfalls() == []
 
 
+@pytest.mark.slow
 def test_events_that_are_read_elsewhere_than_written(other_alias):
     with override_settings(DATABASE_ROUTERS=[ReadsFrom(other_alias)]):
         assert pitfalls() == [
@@ -466,6 +468,7 @@ def found_by_e013():
     return {(message.msg, message.obj._meta.label) for message in ours() if message.id == "django_events.E013"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("transactional_db")
 def test_models_that_are_written_where_there_are_no_events_are_found(other_alias):
     with override_settings(DATABASE_ROUTERS=[KeepsEventsOn(other_alias, "default")]):

@@ -40,6 +40,7 @@ def test_a_dump_of_a_whole_site_is_refused_with_the_way_out_and_changes_nothing(
     assert not Product.objects.exists()
 
 
+@pytest.mark.slow
 def test_a_dump_of_a_whole_site_is_loaded_without_its_events(dump):
     call_command("loaddata", dump, exclude=["django_events"], verbosity=0)
 

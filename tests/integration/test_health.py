@@ -365,6 +365,7 @@ def test_health_of_the_buffer(events, things):
     assert (told["healthy"], told["reason"], told["lag"]) == (False, "transfer", 2)
 
 
+@pytest.mark.slow
 def test_health_of_a_consumer(events, things, make_consumer):
     make_consumer(things, handler=print)
     fill_topic(things, 1, 2)

@@ -236,6 +236,7 @@ def options_of(table):
     return [dict(option.split("=") for option in options or ()) for options in (own, of_toast)]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_checking_a_database_that_is_not_migrated_fails_no_statement(database):
     """The server would write each into its log, as an error that nothing explains."""

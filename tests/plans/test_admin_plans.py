@@ -150,12 +150,14 @@ def test_a_filter_without_an_index_reads_a_bounded_range(rows_read: Read, monkey
     assert rows_read("topic/{flat}/log/7/") < 2_400
 
 
+@pytest.mark.slow
 def test_an_event_and_what_became_of_it_is_read_by_keys(rows_read: Read) -> None:
     for event_id in (7, 12_500, 20_000, EVENTS):
         assert rows_read(f"topic/{{big}}/log/{event_id}/") < 100
         assert rows_read(f"topic/{{big}}/log/{event_id}/again/") < 100
 
 
+@pytest.mark.slow
 def test_lists_and_pages_count_up_to_bounds(rows_read: Read) -> None:
     assert rows_read("overview/") < ROWS + 2 * 10_000  # and the buffer, counted up to its bound
     assert rows_read("topic/") < ROWS + 2 * 10_000
@@ -164,16 +166,19 @@ def test_lists_and_pages_count_up_to_bounds(rows_read: Read) -> None:
         assert rows_read(page) < ROWS, page
 
 
+@pytest.mark.slow
 def test_deliveries_are_read_a_page_at_a_time(rows_read: Read) -> None:
     for query in ("", "?after=15000", "?after=29990", "?state=waiting", "?state=leased", "?state=leased&after=9000"):
         assert rows_read("consumer/{queue}/deliveries/" + query) < 300, query
 
 
+@pytest.mark.slow
 def test_a_rewind_of_a_stream_is_previewed_by_index(rows_read: Read) -> None:
     for to in ("to=beginning", "to=end", "to=id&id=20000", "to=time&time=2026-01-01T10:00:00"):
         assert rows_read(f"consumer/{{stream}}/act/rewind/?{to}") < 500, to
 
 
+@pytest.mark.slow
 def test_scheduled_events_are_counted_up_to_a_bound(rows_read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "COUNTED", 1_000)
     ticket = models.ScheduledEvent.objects.values_list("pk", flat=True)[0]
@@ -186,6 +191,7 @@ def test_scheduled_events_are_counted_up_to_a_bound(rows_read: Read, monkeypatch
     assert rows_read(f"scheduledevent/{ticket}/change/") < 10
 
 
+@pytest.mark.slow
 def test_dead_letters_leave_the_other_tables_alone(rows_read: Read) -> None:
     letter = models.DeadLetter.objects.values_list("pk", flat=True)[0]
     pages = ("", "?p=9", "?consumer={queue}", "?waiting=yes", "?group=none", "?q=k17", "errors/", f"{letter}/change/")

@@ -49,6 +49,7 @@ def segments_of(plan, serving: Subscription) -> set[int]:
     return {int(table.rsplit("_", 1)[1]) for _, table in log}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D1")
 def test_a_batch_is_read_from_the_segments_between_its_bounds(serving, statistics):
     plan = explain(
@@ -65,6 +66,7 @@ def test_a_batch_is_read_from_the_segments_between_its_bounds(serving, statistic
     assert segments_of(plan, serving) == {20_001, 22_001, 24_001}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D1")
 def test_the_end_of_what_can_be_read_is_found_behind_the_position(serving, statistics):
     plan = explain(sql.shared.last_readable.on(log=serving.log, topic_id=serving.topic_id, after=36_500))
@@ -72,6 +74,7 @@ def test_the_end_of_what_can_be_read_is_found_behind_the_position(serving, stati
     assert min(segments_of(plan, serving)) == 36_001
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D1")
 def test_looking_for_something_to_do_opens_no_segment_below_the_lowest_position(serving, statistics):
     Position.objects.filter(consumer_id=serving.consumer_id).update(position=36_500)

@@ -68,6 +68,7 @@ def statistics(request, large) -> str:
     return request.param
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D1")
 def test_looking_for_pending_events_reads_the_index_of_the_buffer(large, statistics):
     with sql.batch("default"):
@@ -89,6 +90,7 @@ def test_looking_for_pending_events_reads_the_index_of_the_buffer(large, statist
         assert "id >" in scan["Index Cond"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["move", "move_unpartitioned"])
 @pytest.mark.requirement("D1")
 def test_moving_reads_a_range_of_the_buffer_by_its_index(large, statistics, name):

@@ -44,12 +44,14 @@ def statement(rollup, after, upper):
     return fold_statement(rollup, table, topic_id, FILTERLESS, after=after, upper=upper, most_groups=most)
 
 
+@pytest.mark.slow
 def test_a_range_is_read_from_its_segments(folding):
     tables = {table for _, table in scans(explain(statement(folding, 2_500, 4_500)))}
     log = {table for table in tables if table.startswith("django_events_event_")}
     assert {int(table.rsplit("_", 1)[1]) for table in log} == {2_001, 3_001, 4_001}
 
 
+@pytest.mark.slow
 def test_a_live_event_looks_its_group_up_by_the_index(folding):
     with connection.cursor() as cursor:
         cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + statement(folding, 5_000, 5_001).text)

@@ -65,6 +65,7 @@ def read() -> Iterator[Read]:
     yield ask
 
 
+@pytest.mark.slow
 def test_pages_of_endpoints_read_the_attempts_that_they_show(busy: models.WebhookEndpoint, read: Read) -> None:
     client = Client()
     client.force_login(User.objects.create_user("olga", is_staff=True, is_superuser=True))
@@ -78,6 +79,7 @@ def test_pages_of_endpoints_read_the_attempts_that_they_show(busy: models.Webhoo
     assert read(lambda: page(f"{quiet.pk}/change/"))[ATTEMPT] <= 110
 
 
+@pytest.mark.slow
 def test_the_subcommand_reads_one_attempt_of_each(busy: models.WebhookEndpoint, read: Read) -> None:
     listed = read(lambda: webhooks("default", action="list", name=None, **NOTHING))
     assert listed[ATTEMPT] <= 2 * ENDPOINTS
@@ -87,6 +89,7 @@ def test_the_subcommand_reads_one_attempt_of_each(busy: models.WebhookEndpoint, 
     assert read(lambda: webhooks("default", action="attempts", name=name, **of_one))[ATTEMPT] <= 1
 
 
+@pytest.mark.slow
 def test_the_sender_reads_no_attempts(busy: models.WebhookEndpoint, read: Read) -> None:
     found = read(lambda: endpoints("default"))
     assert found[ATTEMPT] == 0 and found[ENDPOINT] <= ENDPOINTS

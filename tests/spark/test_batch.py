@@ -158,6 +158,7 @@ def offsets(frame: Any) -> list[int]:
     return sorted(row.offset for row in frame.select("offset").collect())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -180,6 +181,7 @@ def test_where_reading_begins_and_ends(
     assert offsets(read(topic, **options)) == list(expected)
 
 
+@pytest.mark.slow
 def test_a_time_is_a_place(log: Callable[..., Any], read: Callable[..., Any]) -> None:
     topic = log(*(Draft(value=n) for n in range(5)))
     log(*(Draft(value=n) for n in range(5)), topic=topic)
@@ -200,6 +202,7 @@ def test_what_comes_later_is_not_part_of_a_planned_batch(log: Callable[..., Any]
     assert offsets(frame) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -419,6 +422,7 @@ def test_a_server_with_another_encoding_is_understood(dsn: str) -> None:
     assert rows == [{"key": "\u00e9t\u00e9", "type": "x"}, {"key": None, "type": "\u00fc"}]
 
 
+@pytest.mark.slow
 def test_the_tables_beside_the_log(log: Callable[..., Any], read: Callable[..., Any]) -> None:
     for name in ("dead_letters", "history", "positions", "samples"):
         frame = read(table=name)
@@ -426,6 +430,7 @@ def test_the_tables_beside_the_log(log: Callable[..., Any], read: Callable[..., 
         assert frame.where("consumer = 'stranger'").collect() == []
 
 
+@pytest.mark.slow
 def test_executors_need_no_django() -> None:
     import subprocess
     import sys

@@ -14,7 +14,7 @@ from tests.support.local_exports import left_over, read_back
 pytestmark = pytest.mark.usefixtures("transactional_db", "spark")
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 @pytest.mark.requirement("X1")
 @pytest.mark.parametrize("engines", [("local", "spark"), ("spark", "local")])
 @pytest.mark.parametrize("by", ["day", "month,hour,type"])

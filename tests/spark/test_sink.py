@@ -160,7 +160,7 @@ def test_a_log_is_not_overwritten(spark: Any, write: Callable[..., None], make_t
         write(spark.sql("SELECT '1' AS value"), mode="overwrite", topic="things")
 
 
-@pytest.mark.quick
+@pytest.mark.slow
 def test_a_failing_task_publishes_nothing(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
     topic = make_topic()
     frame = spark.range(0, 4_000, 1, 4).selectExpr("if(id = 3999, '{', cast(id as string)) as value")

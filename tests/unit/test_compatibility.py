@@ -289,6 +289,7 @@ FIELDS = st.sampled_from(KINDS).flatmap(wrapped)
 OPTIONAL = st.booleans()
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(st.data())
 def test_what_breaks_nothing_is_read_by_the_other_model(data):

@@ -134,6 +134,7 @@ def storable(text):
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_any_json_is_encoded_or_refused_for_a_character_that_postgresql_has_not(value):
     if all(map(storable, texts_in(value))):

@@ -38,6 +38,7 @@ for extra, target in {"redis": redis_stream("s"), "nats": jetstream("s", stream=
 """
 
 
+@pytest.mark.slow
 def test_without_their_clients_relays_are_declared_and_say_what_to_install():
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "testproject.settings"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, cwd=ROOT, capture_output=True, text=True)

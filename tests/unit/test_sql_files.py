@@ -251,6 +251,7 @@ def test_there_are_statements_and_uses():
     assert len(uses()) > 200
 
 
+@pytest.mark.slow
 def test_what_the_code_asks_for_is_there_and_each_statement_is_asked_for():
     asked = {use.name for use in uses()}
 
@@ -304,6 +305,7 @@ def test_a_statement_that_reads_a_table_says_what_it_relies_on():
     assert silent == []
 
 
+@pytest.mark.slow
 def test_code_gives_each_statement_exactly_what_it_takes():
     for name, block in blocks().items():
         of_parts = [p for part in parts_of(name) for p in PARAMETER.findall(blocks()[part].text)]

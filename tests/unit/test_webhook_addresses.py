@@ -86,6 +86,7 @@ def test_without_tls_only_allowed_networks_are_reached():
     assert reason_against("8.8.8.8", allowed, encrypted=False) == "for requests with TLS only"
 
 
+@pytest.mark.slow
 @given(st.ip_addresses())
 def test_every_address_is_judged_and_one_inside_never_passes_as_ipv6(address):
     reason = reason_against(str(address), ())

@@ -127,6 +127,7 @@ def test_rewind_shows_first_what_would_happen(olga, things, make_consumer, broke
     assert broken.handled == [1, 2, 3, 4, 5, 3, 4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -268,6 +269,7 @@ def test_a_group_of_errors_is_decided_about_on_its_row(olga, dead, broken):
         assert olga.get(ERRORS + none).status_code == 404
 
 
+@pytest.mark.slow
 def test_every_group_of_errors_can_be_reached(olga, dead, monkeypatch):
     monkeypatch.setattr("django_events.admin.dead_letters.GROUPS", 2)
     for letter in DeadLetter.objects.all():
@@ -378,6 +380,7 @@ def test_discard_with_a_reason(olga, dead):
     assert olga.get(address("deadletter", letter)).status_code == 404
 
 
+@pytest.mark.slow
 def test_a_dead_letter_is_shown_whole(olga, dead):
     letter = DeadLetter.objects.order_by("event_id").first()
     told = olga.get(address("deadletter", letter)).content.decode()
@@ -387,6 +390,7 @@ def test_a_dead_letter_is_shown_whole(olga, dead):
         assert "&quot;n&quot;: 0" not in olga.get(address("deadletter", letter)).content.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "found"), [("2", 2), ("nothing like it", 0), ("number 3", 1), ("t", 3), ("'; --", 0), ("%", 0)]
 )
@@ -394,6 +398,7 @@ def test_dead_letters_are_searched(olga, dead, asked, found):
     assert olga.get("/admin/django_events/deadletter/", {"q": asked}).context["cl"].result_count == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query", ["consumer=0", "consumer=x", "waiting=maybe", "group=nothing", "database=", "p=99999", "o=1", "what=ever"]
 )
@@ -402,6 +407,7 @@ def test_filters_that_mean_nothing_do_no_harm(olga, dead, query):
     assert olga.get(f"/admin/django_events/deadletter/?{query}", follow=True).status_code == 200
 
 
+@pytest.mark.slow
 def test_publish_again(olga, things):
     things.publish({"n": 1}, key="k", type="t", metadata={"m": 1})
     transfer_all()
@@ -571,6 +577,7 @@ def test_scheduled_events_are_found_by_ticket_and_key(olga, scheduled):
     assert len(listed.context["cl"].result_list) == 3
 
 
+@pytest.mark.slow
 def test_scheduled_events_are_published_now_in_their_order(olga, sign_in, scheduled, things):
     page = "/admin/django_events/scheduledevent/"
     chosen = {"action": "publish", "_selected_action": [row.pk for row in scheduled[:2]]}
@@ -590,6 +597,7 @@ def test_scheduled_events_are_published_now_in_their_order(olga, sign_in, schedu
     assert olga.get(address("scheduledevent", scheduled[0])).status_code == 404
 
 
+@pytest.mark.slow
 def test_what_is_gone_between_a_page_and_its_button(olga, dead):
     for action in ("redrive", "discard"):
         letter = DeadLetter.objects.order_by("event_id").first()
@@ -635,6 +643,7 @@ def test_each_topic_s_history_has_its_own_count(olga, make_topic):
     assert noted == ["1 scheduled event cancelled. x", "2 scheduled events cancelled. x"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query",
     ["consumer=²", f"consumer={'9' * 5000}", "consumer=9999999999999999999", "group=%00", "group=a%00b", "q=%00",
@@ -692,6 +701,7 @@ def test_an_event_is_replayed_from_its_page(olga, things, make_consumer):
     assert "there was nothing to do" in answer.content.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S13")
 def test_a_queue_s_page_says_what_becomes_of_its_events(olga, dead, things):
     things.publish({"n": 4})
@@ -707,6 +717,7 @@ def test_a_queue_s_page_says_what_becomes_of_its_events(olga, dead, things):
     assert "?state=leased" in table and "deadletter" in table
 
 
+@pytest.mark.slow
 def test_a_rewind_of_many_partitions_has_totals_a_warning_and_one_row(olga, lanes, make_consumer):
     row = consumer_of(make_consumer(lanes, handler=print))
     for n in range(12):

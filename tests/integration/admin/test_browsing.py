@@ -181,6 +181,7 @@ def test_an_action_that_does_not_exist(olga, things, make_consumer):
     assert olga.post(address("consumer", row, "act/delete")).status_code == 404
 
 
+@pytest.mark.slow
 def test_the_neighbours_of_a_key(olga, make_topic):
     for name, timeline in (("plain", False), ("indexed", True)):
         topic = make_topic(name, timeline=timeline)
@@ -327,6 +328,7 @@ def test_each_state_of_an_event_has_its_words_and_its_colour(olga, things, make_
     assert ">handled<" not in page
 
 
+@pytest.mark.slow
 def test_a_consumer_is_found_by_name(make_topic, make_consumer, olga):
     tea, milk = make_topic("tea"), make_topic("milk")
     row = consumer_of(make_consumer(tea, handler=print, name="drinker"))
@@ -372,6 +374,7 @@ def test_one_box_finds_what_has_a_name(make_topic, make_consumer, olga):
     assert "events-find" in olga.get("/admin/django_events/topic/").content.decode()
 
 
+@pytest.mark.slow
 def test_the_box_finds_dead_letters_by_address_and_by_key(things, make_consumer, olga):
     def failing(event):
         raise ValueError("bad")
@@ -465,6 +468,7 @@ def test_a_consumer_that_nothing_serves_is_not_called_idle(olga, things, make_co
         declarations.consumers.add(reader)
 
 
+@pytest.mark.slow
 def test_a_consumers_page_has_charts(olga, things, make_consumer):
     reader = make_consumer(things, handler=print)
     samples.take("default")

@@ -27,6 +27,7 @@ def page(client, projection):
     return client.get(address("consumer", consumer_of(projection))).content.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X13")
 def test_its_page_says_which_table_it_keeps_and_up_to_where(olga, projection):
     text = page(olga, projection)
@@ -35,6 +36,7 @@ def test_its_page_says_which_table_it_keeps_and_up_to_where(olga, projection):
     assert "Is filled anew" not in text
 
 
+@pytest.mark.slow
 def test_what_would_count_twice_is_not_offered(olga, projection):
     text = page(olga, projection)
 
@@ -57,6 +59,7 @@ def test_its_page_says_how_a_rebuild_gets_on(olga, projection):
     assert "by host:1" in text and "not folded: 1" in text
 
 
+@pytest.mark.slow
 def test_the_page_of_another_consumer_says_nothing_of_it(olga, lanes, make_consumer):
     reader = make_consumer(lanes, handler=lambda event: None)
 

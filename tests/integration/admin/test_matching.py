@@ -88,6 +88,7 @@ def test_a_predicate_tells_nothing_of_masked_fields(olga, page, reader, settings
     assert tried(olga.get(f"{page}?consumer={reader.pk}"))[0] == ("order.paid", 4, 2, [5, 4])
 
 
+@pytest.mark.slow
 def test_the_filter_of_a_consumer_is_for_those_who_see_consumers(sign_in, page, reader):
     answer = sign_in("view_event").get(f"{page}?consumer={reader.pk}")
 

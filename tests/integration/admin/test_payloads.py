@@ -27,6 +27,7 @@ def shown(client, topic, event_id=1, query=""):
     return answer.content.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 def test_html_in_payload_key_and_type_is_text(olga, things):
     things.publish({HOSTILE: HOSTILE}, key=HOSTILE, type=HOSTILE, metadata={HOSTILE: HOSTILE})
@@ -180,6 +181,7 @@ def test_masking_removes_exactly_what_stands_under_the_key(things, value):
     assert json.loads(masked) == without(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
 def test_what_looks_like_an_end_of_a_line_ends_no_mask(olga, things, separator):
     things.publish(
@@ -203,6 +205,7 @@ def test_a_mask_holds_where_a_payload_is_cut(length):
 HOSTILE_KEYS = ["a\nb", "'; DROP TABLE x; --", "100% %s %(x)s", "\u202egnorw\u202c", "k" * 512, '"&<', " ", "a\\0", "٣"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", HOSTILE_KEYS)
 def test_hostile_keys_and_types_are_found_and_followed(olga, things, key):
     for _ in range(2):

@@ -93,6 +93,7 @@ def addresses(lanes, make_consumer):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 @pytest.mark.parametrize("page", VIEWS)
 @pytest.mark.few(5)
@@ -105,6 +106,7 @@ def test_a_page_is_for_those_who_may_see_it(addresses, sign_in, page):
     assert (anonymous.status_code, anonymous.url.split("?")[0]) == (302, "/admin/login/")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", VIEWS)
 @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
 @pytest.mark.few(8)
@@ -120,6 +122,7 @@ def test_a_page_that_shows_takes_nothing(addresses, olga, page, method):
 DJANGOS = {"dead letters", "scheduled events", "scheduled event", "interventions", "topic history", "consumer history"}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("method", ["get", "post"])
@@ -186,6 +189,7 @@ def test_a_list_counts_nothing_and_keeps_its_order(addresses, olga, django_asser
         assert "FILTER (WHERE" not in told and 'ORDER BY "django_events_deadletter"."type"' not in told
 
 
+@pytest.mark.slow
 def test_errors_and_records_are_for_those_who_may_see_them(addresses, sign_in):
     shown = {
         "event": [("view_event", False), ("view_deadletter", True)],

@@ -78,12 +78,14 @@ def test_figures_that_no_chart_is_high_enough_for_are_no_error(olga, things, mak
     assert said in page, re.findall(r"sum: [^<]*", page)
 
 
+@pytest.mark.slow
 def test_actions_that_would_count_twice_are_not_offered(olga, things, make_rollup):
     page = page_of(olga, make_rollup(things))
     offered = [name for name in ("pause", "resume", "retry_now", "skip", "replay", "rewind") if f"/act/{name}/" in page]
     assert offered == ["pause", "rewind"]
 
 
+@pytest.mark.slow
 def test_a_table_that_was_made_otherwise_or_is_gone_is_no_error(olga, things, make_rollup):
     counted = make_rollup(things, by={"store": "$.store"})
     of_it = RollUp.objects.filter(name=counted.name)

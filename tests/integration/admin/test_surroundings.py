@@ -80,6 +80,7 @@ def test_every_link_of_another_site_leads_to_that_site(olga, pages):
         assert "/office/django_events/" in answer.content.decode(), page
 
 
+@pytest.mark.slow
 @override_settings(ROOT_URLCONF=__name__)
 def test_a_site_needn_t_show_all_our_models(olga, pages):
     for page in pages:
@@ -101,6 +102,7 @@ def test_actions_end_on_the_site_where_they_began(olga, pages):
             assert olga.post(f"/office/{page}").url.startswith("/office/django_events/")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [
@@ -164,6 +166,7 @@ def undeclared(lanes, make_consumer):
     declarations.registry.add(lanes)
 
 
+@pytest.mark.slow
 def test_what_no_app_declares_is_shown_and_says_why_nothing_is_published(olga, undeclared):
     topic, consumer = undeclared
     for page in (address("topic", topic), address("topic", topic, "log/1"), address("consumer", consumer)):

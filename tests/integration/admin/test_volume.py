@@ -70,6 +70,7 @@ def test_each_bar_leads_to_its_events(olga, things):
     assert ids == [{2, 3}, {4, 5, 6}, {7}]
 
 
+@pytest.mark.slow
 def test_a_roll_up_tells_them_by_type_and_bars_and_types_narrow_the_list(olga, things, make_rollup):
     counted = make_rollup(things, name="volume", at="logged_at", by={"kind": "type"}, every=timedelta(minutes=1))
     fill(things, *"abababa", ago=HOURS)

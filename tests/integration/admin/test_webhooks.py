@@ -24,6 +24,7 @@ def act(client, action, *, name="partner", **given):
     return client.post(PAGE, {"action": action, "_selected_action": [row.pk], **given}, follow=True)
 
 
+@pytest.mark.slow
 def test_an_endpoint_is_added_and_its_secret_is_shown_once(olga, sign_in, things, make_webhook, receiver):
     make_webhook(things, receiver.url("/other"), name="other")
     given = {
@@ -71,6 +72,7 @@ def test_an_endpoint_is_added_and_its_secret_is_shown_once(olga, sign_in, things
         Consumer.objects.filter(name="partner").delete()
 
 
+@pytest.mark.slow
 def test_an_endpoint_is_tried_paused_and_given_a_new_secret(olga, sign_in, things, make_webhook, receiver):
     first = make_webhook(things, receiver.url("/status/200"))
     viewer = sign_in("view_webhookendpoint", name="ada")

@@ -58,6 +58,7 @@ def everything() -> tuple[Any, ...]:
     return tuple(found)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E14")
 @pytest.mark.parametrize(
     "arguments",
@@ -101,6 +102,7 @@ def test_a_rate_that_is_too_high_is_not_complete(bench):
     assert "were due and not published in time: the rate is too high" in err
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E14")
 def test_for_people_it_is_tables_and_says_beforehand_where_and_how_much(bench):
     code, out, err = bench("--events", 50, "--execute")
@@ -125,6 +127,7 @@ def test_without_execute_nothing_is_done(bench, what: str):
     assert everything() == before
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E14")
 def test_events_of_others_are_left_to_their_transfer_and_topics_as_they_are(bench, make_topic, make_consumer):
     things = make_topic("things", partitions=2)
@@ -146,6 +149,7 @@ def test_events_of_others_are_left_to_their_transfer_and_topics_as_they_are(benc
     assert serve_due(reader) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("H7")
 def test_timelines_are_read_by_their_index_and_have_no_events_of_others(bench):
     before = everything()
@@ -343,6 +347,7 @@ def test_a_lock_that_is_held_for_too_long_leaves_it_to_the_next_run(bench, conne
     assert everything() == before
 
 
+@pytest.mark.slow
 def test_publishers_without_a_rate_wait_while_too_much_is_in_flight(monkeypatch):
     monkeypatch.setattr("django_events.benching.publishers.MOST_IN_FLIGHT", 10)
     most = []

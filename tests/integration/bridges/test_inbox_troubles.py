@@ -333,6 +333,7 @@ def test_what_an_error_of_transform_says_is_kept_with_the_payload_alone(things, 
     assert "secret-iban" not in caplog.text
 
 
+@pytest.mark.slow
 def test_messages_of_a_server_that_gave_their_numbers_to_others_are_not_skipped(things, make_inbox, bank):
     """It came back without 11 to 15, which were taken in, and seven new ones have the numbers from 11 on."""
     send(bank, *range(1, 11))
@@ -384,6 +385,7 @@ def strict_bank(bank, tmp_path):
     bank.start()
 
 
+@pytest.mark.slow
 def test_a_right_that_jetstream_lacks_is_said(things, make_inbox, strict_bank):
     inbox = make_inbox(things, source=STREAM, transform=value_of)
     with override_settings(DJANGO_EVENTS={"BROKERS": {"nats": strict_bank}}):

@@ -27,6 +27,7 @@ def addresses(kafka, topic="shop.things"):
     return sorted(entry.address for entry in kafka.entries(topic))
 
 
+@pytest.mark.slow
 def test_each_event_is_a_message_and_a_null_is_a_tombstone(things, make_relay, kafka):
     fill_topic(things, {"n": 1}, None, type="order.placed", key="Zoë")
     relay = make_relay(things, to=kafka_topic("shop.things"))

@@ -308,6 +308,7 @@ def test_a_failed_event_does_not_touch_the_causes_of_those_that_are_handled_agai
     assert stock() == [(1, "things/1"), (2, "things/2"), (3, "things/3")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["stream", "queue"])
 def test_redriven_and_replayed_events_are_the_cause_again(make_topic, make_consumer, results, mode):
     def handle(event):

@@ -174,6 +174,7 @@ def nothing_is_left(consumer):
 # Each event once
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X2", "D4", "S2")
 @pytest.mark.parametrize("threads", [1, 4])
 def test_each_event_is_handled_once(things, make, threads):
@@ -206,6 +207,7 @@ def test_a_handler_gets_all_that_was_published(things, make):
     assert (second.value, second.body, second.type, second.key) == (None, b"\0\xff", "", None)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D2")
 def test_consumers_of_a_topic_know_nothing_of_each_other(things, make):
     handlers = {name: Handler(*failing) for name, failing in [("good", ()), ("bad", (1, 2)), ("late", ())]}
@@ -284,6 +286,7 @@ def test_a_handler_works_in_a_transaction_unless_it_wants_none(things, make, bat
 # Order
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S5")
 @pytest.mark.parametrize("kind", IN_ORDER, indirect=True)
 @pytest.mark.parametrize("threads", [1, 4])
@@ -700,6 +703,7 @@ def test_a_rewind_has_all_from_there_on_handled_again(things, make, to):
     assert nothing_is_left(reader)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D5")
 def test_a_rewind_takes_the_dead_letters_whose_events_come_again(things, make):
     handler = Handler(2, 4)

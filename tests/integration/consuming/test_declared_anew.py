@@ -83,6 +83,7 @@ def test_migrate_says_from_which_id_on_it_counts(things, make_consumer):
     assert line.endswith("its filter is other from things/4 on, events below it are judged by the former.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(None, ["b"]), (["a"], None), (["b"], ["b", "a"])])
 def test_a_whole_worker_goes_over_from_one_filter_to_the_next(things, make_consumer, before, after):
     """By batches and by prepared statements, whatever is missing between the events that it reads."""

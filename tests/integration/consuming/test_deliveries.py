@@ -61,6 +61,7 @@ def test_a_batch_that_rolls_back_leaves_no_delivery(things, make_queue):
     assert pending(queue) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S12", "P4")
 @pytest.mark.parametrize(
     ("filters", "wanted"),

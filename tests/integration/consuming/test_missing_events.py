@@ -88,6 +88,7 @@ def test_a_queue_is_filled_where_retention_has_dropped_the_beginning(things, mak
     assert run_once(queue) == 6
 
 
+@pytest.mark.slow
 def test_a_stream_of_a_whole_topic_with_partitions_is_set_aside_and_others_are_served(
     make_topic, make_consumer, monkeypatch
 ):

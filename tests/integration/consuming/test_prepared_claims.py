@@ -390,6 +390,7 @@ def test_a_worker_claims_by_it_and_asks_nothing_while_it_is_told(things, make_co
     assert [value for value, _ in seen] == list(range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D1")
 def test_its_plan_is_by_index_though_it_was_made_for_empty_tables(warm, things, make_topic, make_consumer):
     fill(things, 1)

@@ -183,6 +183,7 @@ def test_of_many_at_once_each_delivery_is_handled_once(things, make_consumer, or
             assert of_key == sorted(of_key)
 
 
+@pytest.mark.slow
 def test_a_worker_serves_a_queue_by_it(things, make_consumer):
     seen = []
     consumer = make_consumer(things, mode="queue", handler=lambda event: seen.append(event.value))

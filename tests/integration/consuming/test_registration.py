@@ -92,6 +92,7 @@ def test_a_consumer_of_several_topics_has_a_row_for_each(things, lanes, make_con
     assert sorted(written()) == ["lanes/1", "things/1"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E12")
 def test_registering_is_said_in_a_line_and_again_changes_nothing(things, make_consumer):
     make_consumer(things, handler=print)
@@ -160,6 +161,7 @@ def test_migrate_says_what_it_registered_and_what_it_refuses(things, make_consum
 # Where it begins
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E12")
 @pytest.mark.parametrize("partitioned", [True, False])
 @pytest.mark.parametrize(

@@ -692,6 +692,7 @@ MISBEHAVIOUR = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E10")
 @pytest.mark.requirement("X2")
 @pytest.mark.parametrize("batch_size", [None, 5], ids=["single", "batch"])

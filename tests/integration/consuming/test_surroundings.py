@@ -44,6 +44,7 @@ def fill(topic, *values):
     transfer_all()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X2", "X8")
 def test_a_connection_that_is_lost_while_it_commits_doubles_nothing(things, make_consumer, monkeypatch, connect):
     """The server commits, and the answer never comes: the worker can't know, so the position is read again."""
@@ -203,6 +204,7 @@ def test_a_sites_limit_for_idle_transactions_is_not_for_handlers(things, make_co
     assert after == ("1s",)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S8")
 def test_the_renewal_goes_on_after_an_unexpected_error(things, make_consumer):
     """As when a site's way to connect asks a service for a password, and the service is down for a moment."""

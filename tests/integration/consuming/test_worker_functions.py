@@ -608,6 +608,7 @@ def test_a_program_that_keeps_its_transaction_open_stops_no_other_session(things
     assert [value for _, _, value in other.claim(most=5)[1]] == ["e"]
 
 
+@pytest.mark.slow
 def test_a_program_that_froze_after_its_ack_stops_no_ack_of_others(queue, program):
     frozen, other = program(autocommit=False), program()
     token, _ = other.claim(most=2)

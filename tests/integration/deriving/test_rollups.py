@@ -547,6 +547,7 @@ def test_an_empty_table_follows_its_declaration(things, make_rollup):
     assert one(revenue)["income"] == 1
 
 
+@pytest.mark.slow
 def test_a_table_that_counts_something_stays_as_it_was_made(things, make_rollup):
     before = make_rollup(things, every=DAY, sums={"revenue": "$.total"})
     fill(things, {"total": 1})

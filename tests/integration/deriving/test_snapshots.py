@@ -428,6 +428,7 @@ def move_there_and_back(pk):
 CHANGES = [update, delete, insert_anew, move_up, move_down, move_there_and_back]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("index", range(5))
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
@@ -461,6 +462,7 @@ def is_waiting():
         return cursor.fetchone()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("index", range(5))
 @pytest.mark.few(6)
@@ -521,6 +523,7 @@ def test_a_writer_that_locks_rows_in_another_order_is_in_no_deadlock(in_thread):
     assert folded() == table()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.few(2)

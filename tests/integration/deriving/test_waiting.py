@@ -380,6 +380,7 @@ def test_partitions_without_events_are_not_waited_for(lanes, make_consumer):
     wait_for(lanes, reader, timeout=NOW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitioned", [True, False])
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (5, 2)])
 def test_another_number_of_partitions_lets_nothing_pass_too_early(

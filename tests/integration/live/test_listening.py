@@ -327,6 +327,7 @@ def test_a_gap_before_one_that_catches_up_is_not_of_the_others(make_topic, monke
         assert values(first, 51) == list(range(100, 151))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P6")
 def test_a_slow_listener_holds_up_none_and_loses_nothing(things):
     count = MOST_EVENTS * 3

@@ -507,6 +507,7 @@ def test_a_consumer_that_stands_keeps_ticks_away_and_is_named(things, make_clock
     assert left_out() == (1, "standing", state)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X14")
 @rolled_back
 def test_consumers_whose_filter_does_not_match_and_topics_without_consumers_leave_nothing_out(
@@ -624,6 +625,7 @@ def test_drain_ahead_handles_each_tick_before_the_next_one(things, make_clock, m
     assert (len(ticks()), left_out()) == (4, (2, "reader", "paused"))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X14")
 @committing
 def test_a_log_that_cannot_be_read_now_keeps_the_tick_and_holds_up_no_other_clock(

@@ -308,6 +308,7 @@ def test_what_a_consumer_has_passed_of_a_segment_goes_with_all_of_it(prices, mak
     assert sound()
 
 
+@pytest.mark.slow
 def test_a_dead_letter_keeps_nothing_and_is_redriven_from_its_copy(prices, make_consumer):
     failing = [3]
 
@@ -326,6 +327,7 @@ def test_a_dead_letter_keeps_nothing_and_is_redriven_from_its_copy(prices, make_
     assert dead_letters(reader) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"partitioned": False}, {"types": ["a"]}, {"mode": "queue"}])
 @pytest.mark.parametrize("partitions", [1, 4])
 @pytest.mark.few(3)
@@ -400,6 +402,7 @@ def test_above_what_is_compacted_nothing_may_be_missing_for_a_queue(make_prices,
             pass
 
 
+@pytest.mark.slow
 def test_a_consumer_that_has_just_begun_is_where_it_should_be(make_prices, make_consumer):
     topic = make_prices(partitions=4, retention=DAY)
     publish_many(topic, [Draft(value=n, key=str(n * n % 97) if n % 50 else f"once-{n}") for n in range(450)])
@@ -516,6 +519,7 @@ def test_a_consumer_that_goes_back_meanwhile_keeps_what_it_needs(prices, make_co
     assert position_of(reader).position == 9
 
 
+@pytest.mark.slow
 def test_a_pause_of_retention_holds_it_up(prices):
     retention.pause("default", timedelta(hours=1))
     with pytest.raises(retention.Paused):
@@ -600,6 +604,7 @@ def test_the_segment_where_a_log_ends_is_not_rewritten(prices):
     assert len(ids(prices)) == 450
 
 
+@pytest.mark.slow
 def test_one_topic_stops_no_other(prices, make_topic, monkeypatch):
     other = make_topic("others", segment_size=100, compact=True)
     update(other, 450)
@@ -627,6 +632,7 @@ def test_an_event_that_is_gone_says_so(prices):
     assert Event.objects.at(prices, 400).value == 399
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [0, 100, 350, 394, 396, 399, 400, 401, 430, 450])
 @pytest.mark.few(3)
 def test_times_are_found_over_the_gaps(prices, moment):
@@ -671,6 +677,7 @@ def test_retention_drops_what_compaction_left(make_prices):
     assert sound()
 
 
+@pytest.mark.slow
 def test_other_partitions_beside_it(make_prices):
     topic = make_prices()
     update(topic, 250, keys=30)
@@ -703,6 +710,7 @@ def test_a_topic_that_has_events_is_compacted_from_then_on(make_topic):
         declarations.registry.discard(declared)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_a_log_that_lost_its_topics_row_goes_on(make_prices, partitions):
     prices = make_prices(partitions=partitions)

@@ -120,6 +120,7 @@ def test_two_at_once_build_one_index(logged, in_thread):
     assert is_whole()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", range(1, 9))
 def test_an_interruption_leaves_what_the_next_migration_goes_on_with(logged, monkeypatch, step):
     run, ran = sql.run, []
@@ -173,6 +174,7 @@ def test_a_segment_that_retention_drops_meanwhile_is_left_out(logged, monkeypatc
     assert len(segments("default", topic.pk)) == 3
 
 
+@pytest.mark.slow
 def test_a_lock_that_stays_is_said_and_what_was_built_stays(logged, connect, monkeypatch):
     monkeypatch.setattr(indexing, "PATIENCE", 0.5)
     other = connect()

@@ -50,6 +50,7 @@ def warm_up(worker: Transfer, topic) -> int:
     return id_of(topic)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E1", "E4")
 @pytest.mark.parametrize("partitions", [1, 8])
 def test_events_go_where_a_large_batch_takes_them(worker, make_topic, partitions):
@@ -94,6 +95,7 @@ def test_many_topics_are_moved_together(worker, make_topic):
     assert worker.move() == 1
 
 
+@pytest.mark.slow
 def test_no_more_than_a_small_batch_takes(worker, things):
     topic_id = warm_up(worker, things)
     publish_many(things, [Draft(value=n) for n in range(MOST + 1)])
@@ -119,6 +121,7 @@ def test_segments_are_made_by_a_full_look(worker, make_topic):
     assert small > MOST
 
 
+@pytest.mark.slow
 def test_what_another_transfer_has_moved_is_found_by_a_full_look(worker, things):
     topic_id = warm_up(worker, things)
     publish(things, 1)
@@ -132,6 +135,7 @@ def test_what_another_transfer_has_moved_is_found_by_a_full_look(worker, things)
     assert log_values(things) == ["first", 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_topic_that_another_transfer_has_locked_is_left(worker, things, connect):
     topic_id = warm_up(worker, things)
     publish(things, 1)
@@ -143,6 +147,7 @@ def test_a_topic_that_another_transfer_has_locked_is_left(worker, things, connec
     assert worker.move_few([topic_id]) == (1, True)
 
 
+@pytest.mark.slow
 def test_of_two_that_take_the_same_ids_the_primary_key_refuses_the_second(worker, things, connect):
     """The end of the log is read before the topic's lock is taken: what came in between is met at the insert."""
     topic_id = warm_up(worker, things)
@@ -232,6 +237,7 @@ def test_a_log_that_was_rewritten_by_hand_is_looked_at(worker, things, connect):
     assert worker.move_few([topic_id]) == NOTHING
 
 
+@pytest.mark.slow
 def test_an_error_of_the_log_is_left_to_a_full_look(worker, things):
     topic_id = warm_up(worker, things)
     with connection.cursor() as cursor:
@@ -246,6 +252,7 @@ def test_an_error_of_the_log_is_left_to_a_full_look(worker, things):
         cursor.execute(f"ALTER TABLE django_events_event_{topic_id} DROP CONSTRAINT few")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended", ["closed", "forgotten"])
 def test_a_connection_that_is_not_the_prepared_one_is_for_full_looks(worker, things, ended):
     topic_id = warm_up(worker, things)
@@ -265,6 +272,7 @@ def test_a_connection_that_is_not_the_prepared_one_is_for_full_looks(worker, thi
     assert log_values(things) == ["first", 1, 2]
 
 
+@pytest.mark.slow
 def test_a_transaction_of_the_caller_is_not_used(worker, things):
     topic_id = warm_up(worker, things)
     publish(things, 1)

@@ -416,6 +416,7 @@ def test_a_session_that_waits_for_another_sees_what_it_made(connect, level):
         drop_topics(["one"])
 
 
+@pytest.mark.slow
 @committing
 @pytest.mark.requirement("E1")
 def test_topics_are_made_while_events_are_published_and_moved(things, connect):

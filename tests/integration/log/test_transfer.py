@@ -198,6 +198,7 @@ def test_ids_and_numbers_go_on_after_dropped_segments(make_topic):
     assert (event.id, event.partition, event.number) == (11, 1, 6)
 
 
+@pytest.mark.slow
 def test_a_worker_notices_that_the_topics_were_made_anew(make_topic):
     """A flush that restarts the sequence gives events ids that its marks have passed."""
     topic = make_topic("things")
@@ -499,6 +500,7 @@ def test_a_flood_that_commits_while_a_batch_is_on_its_way_stays_within_the_batch
     assert log_values(topic) == [*(f"late {i}" for i in range(500)), "seen"]
 
 
+@pytest.mark.slow
 def test_another_transfer_that_fills_the_segments_is_no_failure(make_topic):
     topic = make_topic("short", segment_size=100)
     one, other = Transfer("default", batch_size=90), Transfer("default", batch_size=90)
@@ -571,6 +573,7 @@ def test_a_transfer_that_starts_beside_an_exclusive_lock_on_one_log_stops_no_oth
     assert not worker.left
 
 
+@pytest.mark.slow
 def test_what_is_attached_ahead_is_enough_while_the_log_is_locked_against_new_segments(connect, make_topic):
     topic = make_topic("short", segment_size=100)
     topic_id = Topic.objects.get(name="short").pk
@@ -726,6 +729,7 @@ def test_very_many_topics_share_batches_of_some(make_topic, monkeypatch):
     assert log_values(topics[7]) == [0, 1, *range(2_000)]
 
 
+@pytest.mark.slow
 def test_what_the_servers_table_of_locks_has_no_room_for_is_moved_one_by_one(make_topic, monkeypatch):
     topics = [make_topic(f"many{n}") for n in range(4)]
     move = Transfer._move_locked

@@ -59,6 +59,7 @@ def knowing(topics) -> Transfer:
     return worker
 
 
+@pytest.mark.slow
 def test_they_are_read_once(topics):
     worker = Transfer("default")
     with reads() as read:
@@ -245,6 +246,7 @@ def test_four_transfers_of_a_flow_in_many_topics_stay_dense(topics, monkeypatch)
         assert_dense(topic)
 
 
+@pytest.mark.slow
 def test_the_kind_of_error_that_says_so(topics):
     knowing(topics)
     event = Event.objects.since(topics[1]).first()

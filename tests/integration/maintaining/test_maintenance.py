@@ -381,6 +381,7 @@ def test_a_topic_that_fails_stops_no_other(make_topic, monkeypatch):
     assert models.Event.objects.of("zzz").count() == 50
 
 
+@pytest.mark.slow
 def test_a_long_reader_of_one_log_holds_up_no_other(make_topic, connect):
     for name in ("aaa", "zzz"):
         fill_topic(make_topic(name, segment_size=1_000, retention_events=1_000), *range(150))

@@ -234,6 +234,7 @@ def test_a_consumer_that_is_gone_keeps_nothing(make_topic, make_consumer):
     assert expire_topic(topic) == (2, 200, None, None)
 
 
+@pytest.mark.slow
 def test_a_quiet_partition_keeps_nothing(make_topic, make_consumer):
     topic = make_topic(segment_size=100, retention_events=1, partitions=2)
     reader = make_consumer(topic, handler=print)
@@ -299,6 +300,7 @@ def test_a_query_of_spark_keeps_what_it_has_not_read(make_topic):
     query.delete()
 
 
+@pytest.mark.slow
 def test_dead_letters_have_copies_and_are_handled_again_when_the_log_is_gone(make_topic, make_consumer, make_queue):
     topic = make_topic(segment_size=100, retention=DAY)
     bad, seen = {"on": True}, []
@@ -327,6 +329,7 @@ def test_dead_letters_have_copies_and_are_handled_again_when_the_log_is_gone(mak
 # Told to drop what is unread
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_left_behind_goes_on_behind_what_expired_and_is_told(make_topic, make_consumer, told, caplog):
     topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
     seen = []
@@ -567,6 +570,7 @@ def test_the_declaration_says_what_is_kept(make_topic):
     assert sync("default") == []
 
 
+@pytest.mark.slow
 def test_filling_goes_on_behind_what_expired(make_topic, make_queue):
     topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
     queue = make_queue(topic, live=False)
@@ -721,6 +725,7 @@ def test_a_large_segment_is_not_looked_through(make_topic, monkeypatch):
     assert not divided(topic)
 
 
+@pytest.mark.slow
 def test_a_delivery_that_is_given_back_in_between_moves_no_other_before_its_turn(
     make_topic, make_consumer, make_queue, told, monkeypatch
 ):

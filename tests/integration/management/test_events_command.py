@@ -207,6 +207,7 @@ def test_status_begins_with_the_most_important_problem(events: Run, lanes, thing
     assert names[:3] == ["stopping", "retrying", "paused"]
 
 
+@pytest.mark.slow
 def test_partitions_in_the_same_problem_are_one(events: Run, lanes, make_consumer) -> None:
     failing = make_consumer(lanes, handler=fail, retry=PATIENT)
     whole = make_consumer(lanes, handler=fail, name="whole", retry=PATIENT, partitioned=False)
@@ -219,6 +220,7 @@ def test_partitions_in_the_same_problem_are_one(events: Run, lanes, make_consume
     assert whats["whole"].startswith("lanes/1 failed 1 time, next at 20")
 
 
+@pytest.mark.slow
 def test_an_event_that_came_just_now_is_no_problem(events: Run, lanes, make_consumer) -> None:
     make_consumer(lanes, handler=take)
     fill(lanes, 1)
@@ -239,6 +241,7 @@ def test_a_consumer_that_waits_for_a_batch_is_no_problem(events: Run, lanes, mak
     assert kinds(events("status", "--format", "json")) == [("unserved", "reader")]
 
 
+@pytest.mark.slow
 def test_a_consumer_whose_worker_is_at_it_is_no_problem(events: Run, things, make_consumer) -> None:
     reader = make_consumer(things, handler=take)
     fill(things, 1)
@@ -321,6 +324,7 @@ def test_the_lag_of_a_rewound_consumer_of_a_partitioned_topic(events: Run, lanes
 # --- topics and consumers
 
 
+@pytest.mark.slow
 def test_topics(events: Run, make_topic) -> None:
     make_topic("letters", partitions=4, retention=timedelta(days=30), timeline=True)
     fill(declarations.registry.get("letters"), *range(12))
@@ -395,6 +399,7 @@ def test_of_a_consumer_that_is_named_all_is_counted(events: Run, lanes, make_con
     assert "1,003" in events("consumers", name, "--partitions").out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("terminal")
 def test_consumers_by_partition(events: Run, lanes, make_consumer) -> None:
     failing = make_consumer(lanes, handler=fail, retry=PATIENT)
@@ -479,6 +484,7 @@ def test_a_topic_that_the_consumer_does_not_read_is_wrong_usage(events: Run, thi
 # --- peek
 
 
+@pytest.mark.slow
 def test_peek_begins_with_the_newest(events: Run, things) -> None:
     fill(things, *range(15), type="thing.made", key="k")
 
@@ -487,6 +493,7 @@ def test_peek_begins_with_the_newest(events: Run, things) -> None:
     assert events("peek", "things", "--limit", 1).out.splitlines()[1].split()[:4] == ["15", "0", "k", "thing.made"]
 
 
+@pytest.mark.slow
 def test_peek_since_an_id_is_oldest_first(events: Run, things) -> None:
     fill(things, *range(5))
 
@@ -549,6 +556,7 @@ def test_peek_at_an_event_that_is_not_there(events: Run, things) -> None:
     assert "There is no event things/1042 in the log." in answer.err
 
 
+@pytest.mark.slow
 def test_peek_at_a_body(events: Run, things) -> None:
     publish(things, body=b"\x00\x1b[2Jsome bytes")
     transfer_all()
@@ -619,6 +627,7 @@ def test_peek_at_a_key_with_a_timeline(events: Run, make_topic) -> None:
     assert answer.err == ""
 
 
+@pytest.mark.slow
 def test_peek_at_a_key_without_a_timeline_reads_a_part_of_the_log_and_says_so(events: Run, things, monkeypatch) -> None:
     monkeypatch.setattr(peeking, "SEARCHED", 10)
     fill(things, "old", key="a")
@@ -744,6 +753,7 @@ def test_scheduled_and_cancel(events: Run, things, lanes) -> None:
     assert "and not both" in events("cancel", "things", "1", "--key", "1", *why).err
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P2")
 def test_scheduled_events_of_a_key_or_a_type_are_cancelled(events: Run, things, lanes) -> None:
     at = datetime(2999, 1, 1, tzinfo=UTC)
@@ -765,6 +775,7 @@ def test_scheduled_events_of_a_key_or_a_type_are_cancelled(events: Run, things, 
     assert [one.details["count"] for one in Intervention.objects.order_by("id")] == [1, 1, 2]
 
 
+@pytest.mark.slow
 def test_times_that_no_program_reads_do_not_hide_the_others(events: Run, things) -> None:
     with connection.cursor() as cursor:
         for at in ("infinity", "-infinity", "12000-01-01"):
@@ -882,6 +893,7 @@ def test_retry_of_what_is_paused_is_refused(events: Run, things, make_consumer) 
     assert "manage.py events resume reader" in answer.err
 
 
+@pytest.mark.slow
 def test_skip_is_a_dry_run_unless_told_to(events: Run, things, make_consumer) -> None:
     reader = make_consumer(things, handler=fail, retry=PATIENT)
     fill(things, 1, 2)
@@ -1066,6 +1078,7 @@ def test_rewind_to_so_long_ago(events: Run, things, make_consumer) -> None:
     assert events("peek", "things", "--to", "1d", "--format", "json").data == []
 
 
+@pytest.mark.slow
 def test_rewind_one_partition(events: Run, lanes, make_consumer) -> None:
     reader = make_consumer(lanes, handler=take)
     fill(lanes, *range(40))
@@ -1199,6 +1212,7 @@ def burying(things, make_consumer) -> declarations.DeclaredConsumer:
     return reader
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S6")
 def test_dead_letters_are_listed(events: Run, burying) -> None:
     table, data = events("dead-letters", "reader"), events("dead-letters", "--format", "json").data
@@ -1292,6 +1306,7 @@ def test_dead_letters_are_chosen_alike_to_list_and_to_act(
     assert ids_of(dead_letters(varied)) == sorted({1, 2, 3, 4, 5} - set(ids))
 
 
+@pytest.mark.slow
 def test_redrive_by_error(events: Run, varied) -> None:
     data = events("redrive", "reader", "--error", "LookupError", "--execute", "--format", "json").data
 
@@ -1307,6 +1322,7 @@ def test_dead_letters_are_chosen_in_one_way(events: Run, varied, arguments: list
     assert "one of these three" in answer.err
 
 
+@pytest.mark.slow
 def test_dead_letters_up_to_a_limit(events: Run, burying) -> None:
     answer = events("dead-letters", "--limit", "2", "--format", "json")
 
@@ -1314,6 +1330,7 @@ def test_dead_letters_up_to_a_limit(events: Run, burying) -> None:
     assert "There are more than these 2: --limit shows them." in answer.err
 
 
+@pytest.mark.slow
 def test_no_dead_letters(events: Run, things, make_consumer) -> None:
     make_consumer(things, handler=take)
 
@@ -1322,6 +1339,7 @@ def test_no_dead_letters(events: Run, things, make_consumer) -> None:
     assert events("redrive", "reader", "--all").out == "Consumer reader has no such dead letters.\n"
 
 
+@pytest.mark.slow
 def test_a_dead_letter_is_shown_whole(events: Run, burying) -> None:
     table = events("dead-letters", "reader", "--show", "things/2").out
     data = events("dead-letters", "--show", "things/2", "--format", "json").data
@@ -1340,6 +1358,7 @@ def test_a_dead_letter_that_is_not_there_is_not_shown(events: Run, burying) -> N
     assert "There is no dead letter things/9." in answer.err
 
 
+@pytest.mark.slow
 def test_a_dead_letter_of_several_consumers_has_to_be_named(events: Run, burying, things, make_consumer) -> None:
     serve_due(make_consumer(things, handler=fail, name="other", retry=ONE_ATTEMPT))
     answer = events("dead-letters", "--show", "things/1")
@@ -1369,6 +1388,7 @@ def test_redrive_is_a_dry_run_unless_told_to(events: Run, burying) -> None:
     assert (row.action, row.by, row.details["events"]) == ("redrive", "ada", [1, 2])
 
 
+@pytest.mark.slow
 def test_redrive_all(events: Run, burying) -> None:
     assert events("redrive", "reader", "--all", "--execute", "--format", "json").data == {
         "consumer": "reader",
@@ -1400,6 +1420,7 @@ def test_redrive_refuses(events: Run, burying, arguments: list[str], code: int, 
     assert not DeadLetter.objects.of(burying).waiting().exists()
 
 
+@pytest.mark.slow
 def test_of_several_topics_an_event_is_named_by_its_address(events: Run, things, lanes, make_consumer) -> None:
     reader = make_consumer(things, lanes, handler=fail, retry=ONE_ATTEMPT)
     fill(things, 1)
@@ -1428,6 +1449,7 @@ def test_discard_is_a_dry_run_unless_told_to(events: Run, burying) -> None:
     assert events("discard", "reader", "--all", "--reason", "x", "--execute").out == "2 dead letters discarded.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reason", [[], ["--reason", " "]])
 def test_discard_needs_a_reason(events: Run, burying, reason: list[str]) -> None:
     answer = events("discard", "reader", "--all", "--execute", *reason)
@@ -1523,6 +1545,7 @@ def test_djangos_options_stand_before_and_behind_the_subcommand(events: Run) -> 
     assert before.out == behind.out
 
 
+@pytest.mark.slow
 def test_it_can_be_called_from_code(things, make_consumer, capsys) -> None:
     make_consumer(things, handler=take)
     call_command("events", "pause", "reader", format="json", by="ada")
@@ -1735,6 +1758,7 @@ def test_a_tick_that_is_overdue_is_a_problem(events: Run, things) -> None:
     assert resume and kinds(events("status", "--format", "json")) == []
 
 
+@pytest.mark.slow
 def test_scheduled_events_are_published_now(events: Run, things) -> None:
     for n in (1, 2, 3):
         publish(things, n, key=f"k{n % 2}", publish_at=datetime.now(UTC) + timedelta(days=n))

@@ -40,6 +40,7 @@ def fill(topic, *drafts):
     transfer_all()
 
 
+@pytest.mark.slow
 def test_it_prints_a_line_for_each_event(tail, things, lanes):
     fill(things, *[Draft(value={"n": n}, type=f"order.{'paid' if n % 2 else 'sent'}", key=str(n)) for n in range(1, 9)])
     code, out, err = tail(8, "things", "--since", "beginning")

@@ -97,6 +97,7 @@ def test_a_new_secret_is_shown_once(events, things, make_webhook, receiver):
     assert WebhookSecret.objects.count() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "code", "said"),
     [

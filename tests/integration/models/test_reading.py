@@ -398,6 +398,7 @@ def test_queries_of_others_may_contain_one_of_the_log(orders):
     assert sorted(map(str, values(both))) == ["10", "noise"]
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_kept_finds_a_topic_that_was_made_anew(transactional_db, make_topic):
     """Plans keep the topic's id: they are made anew because its tables went."""
     make_topic("kept", partitions=1)

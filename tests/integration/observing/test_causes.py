@@ -75,6 +75,7 @@ def test_a_chain_of_handlers_is_a_tree(chain):
     assert Event.objects.at("things", 2).caused_by is None
 
 
+@pytest.mark.slow
 def test_the_command_tells_it(chain, capsys):
     fill_topic("things", "a")
     run(chain)

@@ -29,6 +29,7 @@ def fates(topic, id=1):
     return {one.consumer: one for one in Event.objects.at(topic, id).fate()}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X16")
 def test_a_stream_tells_of_each_state(make_topic, make_consumer):
     topic = make_topic()
@@ -110,6 +111,7 @@ def test_what_is_not_there_is_said(make_topic):
 # The command
 
 
+@pytest.mark.slow
 def test_the_command_says_it_consumer_by_consumer(make_topic, make_consumer, capsys):
     topic = make_topic()
     gives_up = make_consumer(topic, name="gives_up", handler=fail, retry=ONCE)

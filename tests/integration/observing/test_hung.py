@@ -34,6 +34,7 @@ def make_older(by):
         Delivery.objects.filter(pk=delivery.pk).update(last_at=ClockTimestamp() - by)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["stream", "queue"])
 def test_a_handler_that_does_not_come_back_is_a_problem(make_topic, make_consumer, gate, mode):
     entered = threading.Event()

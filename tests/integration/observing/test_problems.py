@@ -229,6 +229,7 @@ def test_a_few_dead_rows_are_no_problem(uncleaned):
 # --- retention
 
 
+@pytest.mark.slow
 def test_a_consumer_that_keeps_the_log_longer_than_its_topic_is_named(make_topic, make_consumer):
     short = make_topic("short", retention=30 * DAY)
     for_ever = make_topic("for-ever")

@@ -123,6 +123,7 @@ def test_deliveries_that_a_rewind_left_behind_the_end_of_the_filling_do_not_coun
     assert numbers() == {**NOTHING, "available": 3}
 
 
+@pytest.mark.slow
 def test_commands_and_metrics_tell_them(busy, capsys):
     make_older(2 * HOUR, 4, 6)
     for subcommand in ("status", "consumers"):

@@ -140,6 +140,7 @@ def test_charts_read_what_was_stored_in_order_of_time():
     assert of_consumer("default", 7, HOUR) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("period", "minutes"), [(HOUR, 1), (6 * HOUR, 2), (48 * HOUR, 12)])
 def test_a_chart_has_not_too_many_points_and_the_newest_is_one(period, minutes):
     stored(*(MINUTE * i for i in range(1, 3_000)), consumers={"9": [2, 5, 4, 3]})

@@ -59,6 +59,7 @@ def test_a_search_stays_in_its_time(orders):
         search(orders, "O'Brien", start=first_of_second.replace(tzinfo=None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("portion", [1, 7, 1_000])
 @pytest.mark.parametrize("last", [1, 7, 10, 59, 60, 1_000])
 def test_it_looks_at_so_many_ids_and_says_which(orders, monkeypatch, portion, last):

@@ -158,6 +158,7 @@ def test_only_the_last_ones(events: Run, lanes) -> None:
     assert (answer.code, answer.data["events"], answer.data["topics"][0]["first_id"]) == (0, 50, 51)
 
 
+@pytest.mark.slow
 def test_what_retention_removed_is_not_missing(lanes, make_consumer) -> None:
     reader = make_consumer(lanes, handler=print)
     fill(lanes, 100)
@@ -307,6 +308,7 @@ def test_a_key_in_a_partition_of_its_own_is_a_note(events: Run, lanes) -> None:
 # --- tables
 
 
+@pytest.mark.slow
 def test_segments_and_logs(events: Run, make_topic) -> None:
     topic = make_topic("short", segment_size=100)
     fill(topic, 250)
@@ -407,6 +409,7 @@ def test_deliveries(things, make_queue) -> None:
     assert DeliveryLease.objects.filter(consumer_id=consumer_id).count() == 1
 
 
+@pytest.mark.slow
 def test_keys_of_an_ordered_queue(make_topic, make_queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries, "AT_ONCE", 7)
     lanes = make_topic("lanes", partitions=4, segment_size=100)
@@ -442,6 +445,7 @@ def test_a_key_that_is_being_erased_is_no_offence(lanes, make_queue) -> None:
     assert places(lanes) == [("delivery", "ordered", None, 2)]
 
 
+@pytest.mark.slow
 def test_what_a_large_hand_names(things, make_queue) -> None:
     queue = make_queue(things)
     fill_topic(things, *range(3_000))
@@ -488,6 +492,7 @@ def bad(event: Any) -> None:
     raise ValueError("never")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"partitioned": False}])
 def test_dead_letters_that_a_stream_has_yet_to_pass(lanes, make_consumer, options: dict[str, Any]) -> None:
     reader = make_consumer(lanes, handler=bad, retry=ONE_ATTEMPT, **options)

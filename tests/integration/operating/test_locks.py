@@ -137,6 +137,7 @@ def test_the_admin_says_it_beside_the_question(dead, connect, admin_client):
     assert row.paused_at is None
 
 
+@pytest.mark.slow
 def test_a_pause_of_retention_names_who_has_its_row(connect, monkeypatch):
     monkeypatch.setattr(retention, "PATIENCE", "500ms")
     models.MaintenanceStep.objects.create(name="retention", started_at=models.functions.ClockTimestamp())

@@ -88,6 +88,7 @@ def assert_nothing_is_left(row, tables_before):
 # What goes
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E12")
 def test_a_topic_goes_with_all_that_it_has(make_topic):
     make_topic("others")
@@ -118,6 +119,7 @@ def test_its_name_is_free_and_its_id_is_not(make_topic):
     assert list(Event.objects.since(again).values_list("id", "value")) == [(1, "new")]
 
 
+@pytest.mark.slow
 def test_consumers_go_too_if_it_is_forced(make_topic, make_consumer, make_queue):
     before = tables()
     topic = make_topic(segment_size=100)
@@ -182,6 +184,7 @@ def test_not_inside_a_transaction(make_topic):
         remove_topic("things")
 
 
+@pytest.mark.slow
 def test_of_two_operators_one_removes_it(make_topic, in_thread):
     before = tables()
     row = fill(make_topic(segment_size=100))
@@ -347,6 +350,7 @@ def olga():
         model.objects.all().delete()
 
 
+@pytest.mark.slow
 def test_the_admin_says_what_goes_and_asks_for_its_name(make_topic, olga):
     before = tables()
     row = fill(make_topic(segment_size=100))

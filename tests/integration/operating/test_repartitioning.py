@@ -54,6 +54,7 @@ def events(*arguments):
 # What is done
 
 
+@pytest.mark.slow
 def test_it_says_from_which_event_on_and_who_is_held_back(lanes, make_consumer, shelf):
     fill(lanes)
     make_consumer(lanes, handler=write_down)

@@ -251,6 +251,7 @@ def test_a_dead_letter_of_the_same_key_comes_first(reader):
     assert not DeadLetter.objects.exists()
 
 
+@pytest.mark.slow
 def test_partitions_that_are_not_equally_far(reader):
     ours, seen = reader("stream", partitions=4)
     publish_many("things", [Draft(value=n, partition=n % 4) for n in range(1, 21)])
@@ -310,6 +311,7 @@ def test_a_transaction_that_is_rolled_back_replays_nothing(reader):
     assert seen == [1]
 
 
+@pytest.mark.slow
 def test_whose_lock_is_in_the_way_is_named(reader, connect, monkeypatch):
     monkeypatch.setattr("django_events.operating.locks.LOCK_TIMEOUT", "300ms")
     ours, _ = reader("stream")

@@ -497,6 +497,7 @@ def test_while_a_change_is_interrupted_no_key_is_in_two_shards_and_it_can_be_fin
     site.assert_whole_and_in_order()
 
 
+@pytest.mark.slow
 def test_what_was_drained_is_told_although_the_command_died_before(site, monkeypatch):
     reshard(add=TWO)
     reshard(drain=["default"])

@@ -323,6 +323,7 @@ def test_skip_beside_a_worker_that_fails_in_a_loop(things, make_consumer):
     assert (position.handled, position.dead_lettered, position.number) == (3, 2, 5)
 
 
+@pytest.mark.slow
 def test_of_several_skips_at_once_one_does_it(things, make_consumer, in_thread):
     reader = make_consumer(things, handler=failing("a"), retry=PATIENT)
     fill_topic(things, "a", "b")
@@ -369,6 +370,7 @@ def test_who_froze_with_the_event_settles_nothing_and_its_neighbours_are_handled
     assert (position_of(reader).position, position_of(reader).handled) == (4, 3)
 
 
+@pytest.mark.slow
 def test_careful_until_stays(things, make_consumer):
     reader = make_consumer(things, handler=failing("a"), retry=PATIENT)
     fill_topic(things, *"abc")
@@ -418,6 +420,7 @@ def test_a_queue_gives_up_on_what_no_worker_had_yet(things, make):
     assert written() == ["a", "c"]
 
 
+@pytest.mark.slow
 def test_the_rest_of_the_key_goes_on(things, make):
     queue = make(ordered=True)
     fill_topic(things, "bad", "b", "c", key="k")
@@ -489,6 +492,7 @@ def test_a_delivery_that_was_handled_meanwhile_is_none_to_skip(things, make, in_
     assert dead_letters(queue.subscription.consumer) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [False, True])
 def test_skip_beside_workers_of_a_queue_that_fail_in_a_loop(things, make, ordered):
     queue = make(ordered=ordered, retry=BUSY)
@@ -553,6 +557,7 @@ def test_a_queue_that_stopped_before_an_event_is_not_waited_for(things, make):
         skip(queue.subscription.consumer, 1, reason="a test")
 
 
+@pytest.mark.slow
 def test_a_redriven_delivery_is_to_be_discarded(things, make):
     queue = make(retry=Backoff(attempts=1))
     fill_topic(things, "bad")
@@ -639,6 +644,7 @@ def test_retry_of_deliveries(things, make):
     assert list(deliveries(queue).values_list("attempts", flat=True)) == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_paused_consumer_is_resumed_and_not_retried(things, make_consumer):
     reader = make_consumer(things, handler=failing("bad"), retry=PATIENT)
     fill_topic(things, "bad")

@@ -428,6 +428,7 @@ def test_a_claim_in_an_open_transaction_keeps_it(things, connect):
     assert expire_some("default") == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P5")
 def test_one_that_is_locked_stays_and_the_others_go(make_topic, connect):
     subscribe("acme", make_topic("one"), **ACME, expires_after=DAY)

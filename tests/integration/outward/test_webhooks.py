@@ -104,6 +104,7 @@ def test_a_receiver_that_is_down_is_probed_by_one_request_at_a_time(things, make
     assert set(events_of(receiver)) == set(range(1, 51))
 
 
+@pytest.mark.slow
 def test_after_the_last_attempt_an_event_is_a_dead_letter_that_can_be_sent_again(things, make_webhook, receiver):
     make_webhook(things, receiver.url("/ok"))
     receiver.behave["/ok"] = "status/400"
@@ -121,6 +122,7 @@ def test_after_the_last_attempt_an_event_is_a_dead_letter_that_can_be_sent_again
     assert not DeadLetter.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P10")
 def test_events_are_replayed_by_id_and_by_range_under_their_own_ids(things, make_webhook, receiver):
     make_webhook(things, receiver.url("/ok"))
@@ -156,6 +158,7 @@ def test_a_busy_receiver_is_left_alone_for_as_long_as_it_says(things, make_webho
     assert Delivery.objects.get(event_id=3 - first).attempts == 0, "the other one was not tried"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P10")
 def test_an_endpoint_that_is_gone_is_disabled_and_keeps_its_events(things, make_webhook, receiver, caplog):
     make_webhook(things, receiver.url("/ok"), concurrency=1)
@@ -327,6 +330,7 @@ def test_a_success_ends_what_another_process_noted_meanwhile(things, make_webhoo
     assert WebhookEndpoint.objects.get().failing_since is None
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P10")
 def test_each_key_is_in_order_where_asked_whatever_fails(things, make_webhook, receiver):
     make_webhook(things, receiver.url("/fail-first/1"), ordered=True)
@@ -345,6 +349,7 @@ def test_each_key_is_in_order_where_asked_whatever_fails(things, make_webhook, r
     assert len(receiver.requests) == 24
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P10")
 def test_a_secret_is_shown_once_and_rotates_without_loss(things, make_webhook, receiver, caplog):
     old = make_webhook(things, receiver.url("/ok"))
@@ -449,6 +454,7 @@ def test_an_endpoint_is_changed_while_it_is_served(things, make_webhook, receive
     assert Intervention.objects.filter(action="webhook").count() == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_runs_takes_new_endpoints_and_leaves_removed_ones(things, make_webhook, receiver):
     with sending():
         make_webhook(things, receiver.url("/one"), name="one")
@@ -606,6 +612,7 @@ def test_events_are_sent_in_lists_where_asked(things, make_webhook, receiver, fo
     assert not Delivery.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P10")
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_list_that_fails_is_sent_again_event_by_event(things, make_webhook, receiver, ordered):

@@ -683,6 +683,7 @@ def test_the_check_finds_topics_that_are_not_there(monkeypatch):
     assert found[1].hint == "Did you mean 'accounts'?"
 
 
+@pytest.mark.slow
 @rolled_back
 def test_makemigrations_sees_changes(capsys):
     call_command("makemigrations", "publishing_app", check=True, dry_run=True, verbosity=0)

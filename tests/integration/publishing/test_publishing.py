@@ -735,6 +735,7 @@ def test_equality_of_json_is_strict_about_types():
     assert not same(True, 1.0) and not same(math.nextafter(1.0, 2), 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("transactional_db")
 @pytest.mark.parametrize("bad", [0, 50, 150, 4_999])
 @pytest.mark.requirement("E3")

@@ -113,6 +113,7 @@ def test_what_is_not_there_can_not_be_copied(things, undiscovered):
         publish_again(undiscovered, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("transactional_db")
 def test_where_a_transaction_is_required(things):
     publish(things, 1)

@@ -246,6 +246,7 @@ def test_aliases_with_unusual_settings(things, proxy, unusual):
     assert log_values(things) == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_meant_for_pages_cuts_no_batch_off(things, proxy, blocked, caplog):
     connections.settings["wired"]["OPTIONS"] = {"options": "-c statement_timeout=1s"}
     with BufferedWriter(things, max_age=SOON, max_flushes=1, using="wired") as writer:
@@ -495,6 +496,7 @@ def test_a_connection_that_is_lost_at_commit_loses_and_doubles_nothing(things, p
     assert "wait for the database 'wired', next try in" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X8")
 def test_every_second_commit_gets_no_answer(lanes, proxy, monkeypatch):
     monkeypatch.setattr(lanes_module, "PAUSES", lanes_module.Backoff(base=timedelta(0)))
@@ -511,6 +513,7 @@ def test_every_second_commit_gets_no_answer(lanes, proxy, monkeypatch):
         assert [n for n in values if n % 10 == rest] == list(range(rest, 120, 10))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X8")
 def test_a_backend_that_is_ended_in_the_middle_of_a_flush(things, blocked):
     with BufferedWriter(things, max_items=5, max_flushes=1) as writer:

@@ -132,6 +132,7 @@ def lock_held_by(alias):
     return 4711
 
 
+@pytest.mark.slow
 def test_publishers_publish_and_read_nothing(make_topic, roles):
     topic, alias = make_topic("things"), roles["publisher"]
     run("GRANT SELECT, INSERT, UPDATE ON shop_product TO PUBLIC; GRANT USAGE ON SEQUENCE shop_product_id_seq TO PUBLIC")
@@ -443,6 +444,7 @@ def test_operators_move_events_and_repair(readers, roles, handled, make_topic):
     assert_refused(alias, "SELECT FROM auth_user", "DELETE FROM shop_product")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("H3")
 @pytest.mark.parametrize("made", ["before the rights were given", "afterwards"])
 def test_rollups_are_kept_by_consumers_cleaned_by_operators_and_seen_by_readers(request, make_rollup, made):
@@ -499,6 +501,7 @@ def test_operators_end_who_froze_with_a_lease(readers, roles):
     connections[roles["consumer"]].close()
 
 
+@pytest.mark.slow
 def test_new_topics_and_segments_belong_to_the_owner_and_are_read_by_readers(readers, roles, make_topic):
     later = make_topic("later", segment_size=100)
     publish_many(later, [Draft(value=n) for n in range(350)])
@@ -587,6 +590,7 @@ def test_what_was_given_is_taken_back(roles, readers, kind):
     execute(roles[kind], "SELECT FROM django_events_topic")
 
 
+@pytest.mark.slow
 def test_a_right_that_another_role_gave_is_said_and_nothing_is_taken(roles, readers):
     operator, reader = (compose.Identifier(name_of(kind, roles)) for kind in ("operator", "reader"))
     run(
@@ -627,6 +631,7 @@ def test_the_printed_text_may_be_run_again_and_says_what_it_is_for(roles, kind):
     assert f'"django_events_{kind}"' in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "can"),
     [

@@ -98,6 +98,7 @@ def told() -> list[Finding]:
     return [one for one in found if one.kind == "set aside"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E6")
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
@@ -301,6 +302,7 @@ def test_a_handler_keeps_the_policies_of_the_site_s_own_tables(shelf, make_consu
     assert seen == [["tea"]] * len(readers)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("E6")
 def test_the_doctor_names_the_tables_and_the_remedy(log, as_worker):
     run(POLICIES["all"].format(table=log))

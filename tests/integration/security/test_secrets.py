@@ -125,6 +125,7 @@ def test_a_rule_on_the_log_that_refuses_an_event(make_topic, kind):
             assert SECRET not in told
 
 
+@pytest.mark.slow
 def test_a_filter_that_fails_on_an_event(make_topic, make_queue, make_consumer, caplog):
     topic = make_topic("things")
     make_queue(topic, name="queue", where=WHERE)

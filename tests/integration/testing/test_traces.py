@@ -75,6 +75,7 @@ def test_an_async_handler_may_publish(things, make_topic, seen):
     assert seen[0].value == 1
 
 
+@pytest.mark.slow
 @in_autocommit
 def test_nothing_is_left_when_the_transaction_is_rolled_back(things):
     consumer(things, name="look")(lambda event: stock(event.value))

@@ -12,6 +12,7 @@ from testproject.shop import guest
 pytestmark = pytest.mark.django_db
 
 
+@pytest.mark.slow
 def test_it_lets_a_superuser_in_and_is_gone_afterwards():
     with guest.login() as password:
         user = authenticate(username="demo", password=password)

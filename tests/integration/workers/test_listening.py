@@ -168,6 +168,7 @@ def test_a_lost_connection_comes_back(listener, hear, other, caplog):
     assert infos == ["The LISTEN connection to 'default' is back."] * 2
 
 
+@pytest.mark.slow
 def test_a_database_out_of_reach_is_told_once_and_tried_again(listener, hear, other, caplog, monkeypatch):
     one = hear("one")
     tries = []

@@ -102,6 +102,7 @@ def test_counts_that_wait_for_a_lock_are_written_when_it_is_over(things, make, c
         wait_until(lambda: position_of(consumer).handled == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S5")
 def test_workers_keep_the_order_of_each_key(things, make):
     consumer = make(ordered=True)
@@ -243,6 +244,7 @@ def test_each_further_attempt_is_counted_before_it_starts_also_behind_others(thi
     assert seen == [(2, 2), (3, 3)]
 
 
+@pytest.mark.slow
 def test_work_that_is_slow_is_not_taken_from_others(things, make, monkeypatch):
     """What a worker can't handle in its turn it gives back, and takes less the next time."""
     monkeypatch.setattr("django_events.consuming.streams.TURN", 0)
@@ -408,6 +410,7 @@ def test_a_rewind_to_the_end_leaves_out_what_waits(things, make):
     assert written() == ["6"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S9")
 def test_a_second_rewind_knows_what_the_first_has_not_delivered_yet(things, make):
     consumer = make()
@@ -449,6 +452,7 @@ def test_a_rewind_waits_for_what_is_in_hand(things, make, in_thread):
     assert sorted(written()) == ["1", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S9", "S11")
 @pytest.mark.parametrize("serve", [run_once, testing.drain])
 @pytest.mark.parametrize("bounded", [False, True])
@@ -463,6 +467,7 @@ def test_after_a_rewind_all_is_handled_also_what_is_there_still(things, make, mo
     assert list(map(int, written())) == list(range(1, 9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("serve", [run_once, testing.drain])
 def test_a_filter_that_leaves_out_much_is_no_end(things, make, monkeypatch, serve):
     monkeypatch.setattr("django_events.consuming.filling.AT_ONCE", 1)
@@ -545,6 +550,7 @@ def failing(cured):
     return handler
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S6")
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_dead_letter_is_handled_again(things, make, ordered):

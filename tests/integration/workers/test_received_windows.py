@@ -41,6 +41,7 @@ def night(request, things, make_queue):
     return queue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 4])
 def test_only_what_came_in_the_window_is_handled_and_then_it_ends(night, threads):
     now = timezone.now()

@@ -83,6 +83,7 @@ def test_where_publishers_notify_nothing_events_that_follow_each_other_are_found
         wait_until(lambda: worker._wake_ups._pause > 0.1, what="longer and longer pauses while none comes")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X6")
 def test_topics_that_publishers_name_are_moved_without_looking_at_others(settings, make_topic, monkeypatch):
     settings.DJANGO_EVENTS = NEVER
