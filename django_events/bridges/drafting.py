@@ -22,7 +22,7 @@ from django_events.declarations import DeclaredInbox, DeclaredTopic
 from django_events.declarations.limits import is_storable
 from django_events.drafts import UNSET, Draft
 from django_events.exceptions import InvalidEvent
-from django_events.publishing.encoding import MAX_KEY_LENGTH, Encoded, encode
+from django_events.publishing.encoding import MAX_KEY_LENGTH, Encoded, encode_draft
 from django_events.retries import Ignore, RetryLater
 
 UNREADABLE = "inbox.unreadable"  # the type of events that are messages which can't be read
@@ -69,7 +69,7 @@ def _event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage)
     if isinstance(metadata, Mapping):
         draft = replace(draft, metadata={**metadata, **_marks(inbox, message)})
     try:
-        return _encoded(topic, draft)
+        return encode_draft(topic, draft)
     except InvalidEvent as error:
         raise Unreadable(str(error)) from error
 
@@ -77,7 +77,7 @@ def _event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage)
 def unreadable_event(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage, reason: str) -> Encoded:
     """A message that can't be read, as an event with all that it has; InvalidEvent if the topic takes no such event."""
     try:
-        return _encoded(topic, _unreadable(inbox, message, reason))
+        return encode_draft(topic, _unreadable(inbox, message, reason))
     except InvalidEvent:
         raise
     except Exception as error:
@@ -100,21 +100,6 @@ def _unreadable(inbox: DeclaredInbox, message: InboxMessage, reason: str) -> Dra
         type=UNREADABLE,
         key=key if key is None or len(key) <= MAX_KEY_LENGTH else None,
         metadata=metadata,
-    )
-
-
-def _encoded(topic: DeclaredTopic, draft: Draft) -> Encoded:
-    return encode(
-        topic,
-        draft.value,
-        draft.body,
-        draft.type,
-        draft.key,
-        draft.metadata,
-        draft.partition,
-        draft.publish_at,
-        draft.dedup_key,
-        draft.dedup_window,
     )
 
 

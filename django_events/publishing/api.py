@@ -18,7 +18,7 @@ from django_events.declarations import DeclaredTopic, registry
 from django_events.drafts import UNSET, Draft, EventFields, Receipt, Unset
 from django_events.exceptions import InvalidEvent
 from django_events.models.buffer import writable
-from django_events.publishing.encoding import BufferRow, Encoded, encode
+from django_events.publishing.encoding import BufferRow, Encoded, encode, encode_draft
 from django_events.publishing.shards import check_key, placed
 from django_events.publishing.storing import copy, explained, publishable, store, store_one
 
@@ -149,17 +149,6 @@ def _encode_draft(topic: DeclaredTopic, index: int, draft: Draft) -> Encoded:
     if not isinstance(draft, Draft):
         raise InvalidEvent(f"drafts[{index}] is {draft!r:.60}, expected a Draft, like Draft(value={{'id': 7}}).")
     try:
-        return encode(
-            topic,
-            draft.value,
-            draft.body,
-            draft.type,
-            draft.key,
-            draft.metadata,
-            draft.partition,
-            draft.publish_at,
-            draft.dedup_key,
-            draft.dedup_window,
-        )
+        return encode_draft(topic, draft)
     except InvalidEvent as error:
         raise InvalidEvent(f"drafts[{index}]: {error}") from error

@@ -13,7 +13,7 @@ from django_events import telemetry
 from django_events.conf import settings
 from django_events.contracts.checking import described, of_no_topic, stamped
 from django_events.declarations import DeclaredTopic, schema_of
-from django_events.drafts import UNSET, Unset
+from django_events.drafts import UNSET, Draft, Unset
 from django_events.exceptions import InvalidEvent
 from django_events.publishing.context import CAUSED_BY, has_context, lone_cause, with_context
 
@@ -130,6 +130,22 @@ def encode(
         return row
     _check_time(publish_at)
     return Conditional(row, publish_at, dedup_key, window(dedup_key, dedup_window))
+
+
+def encode_draft(topic: DeclaredTopic, draft: Draft) -> Encoded:
+    """The same of a draft."""
+    return encode(
+        topic,
+        draft.value,
+        draft.body,
+        draft.type,
+        draft.key,
+        draft.metadata,
+        draft.partition,
+        draft.publish_at,
+        draft.dedup_key,
+        draft.dedup_window,
+    )
 
 
 def to_json(field: str, value: Any) -> str:

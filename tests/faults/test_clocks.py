@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.support.processes import Processes
+from tests.support.processes import Processes, freeze
 from tests.support.proxies import CuttingProxy
 
 pytestmark = pytest.mark.requirement("X14")
@@ -112,8 +112,7 @@ def test_killed_in_the_transaction_of_the_tick(processes: Processes, clockwork: 
 
 def test_frozen_in_the_transaction_of_the_tick_and_awake_afterwards(processes: Processes, clockwork: Clockwork):
     frozen = start_in_the_middle(processes, clockwork)
-    frozen.send_signal(signal.SIGSTOP)
-    os.waitpid(frozen.pid, os.WUNTRACED)
+    freeze(frozen)
     other = processes.start("run_transfer")
     clockwork.open()
     processes.wait_until(clockwork.has_ticked, what="the tick of the other transfer")

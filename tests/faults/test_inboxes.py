@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from tests.support.brokers import NATS, REDIS, Nats, Redis
-from tests.support.processes import Processes
+from tests.support.processes import Processes, freeze
 from tests.support.proxies import CuttingProxy, SilentProxy
 
 pytestmark = pytest.mark.requirement("X21", "S8")
@@ -120,12 +120,6 @@ def site(processes: Processes, request: pytest.FixtureRequest) -> Iterator[Site]
         pytest.skip(f"{package} is not installed: apt-get install {package}")
     with closing(Site(processes, kind(processes.folder))) as site:
         yield site
-
-
-def freeze(process: subprocess.Popen[str]) -> None:
-    """Stop it where it is; returns when it stands still."""
-    process.send_signal(signal.SIGSTOP)
-    os.waitpid(process.pid, os.WUNTRACED)
 
 
 @pytest.mark.parametrize("site", EVERY, indirect=True)

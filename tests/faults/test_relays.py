@@ -5,7 +5,6 @@ has, none comes twice. Where it can't, a double has the same address.
 """
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -20,7 +19,7 @@ import psycopg
 import pytest
 
 from tests.support.brokers import NATS, REDIS, MockKafka, Nats, Redis
-from tests.support.processes import Processes
+from tests.support.processes import Processes, freeze
 from tests.support.proxies import SilentProxy
 
 pytestmark = pytest.mark.requirement("X20", "S8")
@@ -136,12 +135,6 @@ def site(processes: Processes, request: pytest.FixtureRequest) -> Iterator[Site]
         pytest.skip(f"{package} is not installed: apt-get install {package}")
     with closing(Site(processes, kind(processes.folder))) as site:
         yield site
-
-
-def freeze(process: subprocess.Popen[str]) -> None:
-    """Stop it where it is; returns when it stands still."""
-    process.send_signal(signal.SIGSTOP)
-    os.waitpid(process.pid, os.WUNTRACED)
 
 
 @pytest.mark.parametrize(("site", "arrives"), LOST, indirect=["site"])

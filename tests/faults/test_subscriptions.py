@@ -1,6 +1,5 @@
 """Programs that serve a subscription and are killed, or freeze until it is gone: none is lost, nothing comes back."""
 
-import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from tests.support.processes import Processes
+from tests.support.processes import Processes, freeze
 
 pytestmark = pytest.mark.requirement("P5")
 
@@ -68,8 +67,7 @@ def test_killed_with_an_event_in_hand_which_the_next_program_gets(processes: Pro
 @pytest.mark.slow
 def test_frozen_until_the_subscription_is_gone_and_awake_afterwards(processes: Processes, ask: Ask):
     frozen = start(processes)
-    frozen.send_signal(signal.SIGSTOP)
-    os.waitpid(frozen.pid, os.WUNTRACED)
+    freeze(frozen)
     with psycopg.connect(processes.url, autocommit=True) as connection:
         connection.execute(BE_IDLE)
     processes.wait_until(lambda: ask(IN_HAND) == 0, what="the end of the lease")

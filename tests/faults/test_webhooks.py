@@ -4,7 +4,6 @@ Each event comes at least once, under one id and with one body. Where keys are i
 time before an older one of its key, and none is settled by a process whose lease another one took over.
 """
 
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.support.processes import Processes
+from tests.support.processes import Processes, freeze
 from tests.support.receivers import Receiver, events_of
 
 pytestmark = pytest.mark.requirement("P10", "S8")
@@ -103,12 +102,6 @@ def site(processes: Processes) -> Iterator[Site]:
         yield site
         processes.end()
         site.connection.close()
-
-
-def freeze(process: subprocess.Popen[str]) -> None:
-    """Stop it where it is; returns when it stands still."""
-    process.send_signal(signal.SIGSTOP)
-    os.waitpid(process.pid, os.WUNTRACED)
 
 
 @pytest.mark.parametrize("ordered", [pytest.param(True, marks=pytest.mark.slow), False])

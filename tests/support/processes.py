@@ -50,6 +50,12 @@ def listens(port: int) -> bool:
         return tried.connect_ex(("127.0.0.1", port)) == 0
 
 
+def freeze(process: "subprocess.Popen[Any]") -> None:
+    """Stop a process where it is; returns when it stands still."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+
+
 class Processes:
     """Starts processes that use one database, and ends them all."""
 

@@ -336,22 +336,31 @@ class ByteProxy(Proxy):
 # --- what it costs to talk over a wire
 
 
+@dataclass
+class TurnsWire(Wire):
+    """One that knows which of its client's turns has no answer yet."""
+
+    turn: bytearray | None = None
+
+
 class TurnsProxy(Proxy):
     """Notes what each client asks for and then waits for: all that it says between two answers is one round trip."""
 
+    wire = TurnsWire
+
     def __init__(self, url: str) -> None:
-        self.turns: list[bytes] = []
-        self._asking: dict[int, int] = {}  # by wire: which of the turns has no answer yet
+        self.turns: list[bytearray] = []
         super().__init__(url)
 
     def from_client(self, wire: Wire, data: bytes) -> None:
-        if id(wire) in self._asking:
-            self.turns[self._asking[id(wire)]] += data
-        else:
-            self._asking[id(wire)] = len(self.turns)
-            self.turns.append(data)
+        assert isinstance(wire, TurnsWire)
+        if (turn := wire.turn) is None:
+            turn = wire.turn = bytearray()
+            self.turns.append(turn)
+        turn += data
         wire.server.sendall(data)
 
     def from_server(self, wire: Wire, data: bytes) -> None:
-        self._asking.pop(id(wire), None)
+        assert isinstance(wire, TurnsWire)
+        wire.turn = None
         wire.client.sendall(data)

@@ -6,8 +6,8 @@ import pytest
 
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger
-from tests.faults.consumers.test_freezes import LOST, freeze
-from tests.support.processes import Processes
+from tests.faults.consumers.test_freezes import LOST
+from tests.support.processes import Processes, freeze
 
 pytestmark = [pytest.mark.usefixtures("transfer"), pytest.mark.requirement("X16", "X8")]
 

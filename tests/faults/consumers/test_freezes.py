@@ -1,14 +1,12 @@
 """Workers that freeze for longer than their lease: others go on, and who wakes up changes nothing."""
 
-import os
 import signal
-import subprocess
 
 import pytest
 
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger, check_effects
-from tests.support.processes import Processes
+from tests.support.processes import Processes, freeze
 
 pytestmark = pytest.mark.usefixtures("transfer")
 
@@ -20,12 +18,6 @@ LOST = "lost its lease of "
 
 # A handler can't be stopped: what it does in the world after it woke up, it does.
 DONE_AFTERWARDS = {"outside": [3], "outside_batched": [*range(3, 11)]}
-
-
-def freeze(process: subprocess.Popen[str]) -> None:
-    """Stop it where it is; returns when it stands still."""
-    process.send_signal(signal.SIGSTOP)
-    os.waitpid(process.pid, os.WUNTRACED)
 
 
 @pytest.mark.requirement("X8", "S8", "X2")

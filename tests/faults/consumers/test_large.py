@@ -10,8 +10,8 @@ import pytest
 from django_events.consuming.reading import ALL
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger, check_effects
-from tests.faults.consumers.test_freezes import LOST, freeze
-from tests.support.processes import Processes
+from tests.faults.consumers.test_freezes import LOST
+from tests.support.processes import Processes, freeze
 
 pytestmark = pytest.mark.usefixtures("transfer")
 

@@ -1,6 +1,5 @@
 """Roll-ups whose workers are killed, frozen and cut off: each event counts exactly once."""
 
-import os
 import random
 import signal
 import subprocess
@@ -11,7 +10,7 @@ import pytest
 from testproject.private_postgres.server import Server
 from tests.faults.consumers.fleet import READY
 from tests.faults.consumers.ledger import Ledger
-from tests.support.processes import Processes, check_log
+from tests.support.processes import Processes, check_log, freeze
 
 pytestmark = pytest.mark.requirement("H3", "X8")
 
@@ -58,11 +57,6 @@ def position(ledger: Ledger) -> int:
 
 def is_through(ledger: Ledger) -> bool:
     return ledger.ask(POSITIONS) == ledger.ask(LOGGED)
-
-
-def freeze(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGSTOP)
-    os.waitpid(process.pid, os.WUNTRACED)
 
 
 @pytest.mark.usefixtures("transfer")

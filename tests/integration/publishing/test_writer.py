@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing
 from datetime import timedelta
 
 import psycopg
@@ -25,7 +24,7 @@ from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
 from django_events.publishing import writer_threads as lanes_module
 from tests.support.fix_topics import assert_dense, log_values, transfer_all
 from tests.support.processes import wait_until
-from tests.support.proxies import CuttingProxy
+from tests.support.proxies import CuttingProxy, wired
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -58,22 +57,8 @@ def blocked(connect):
 @pytest.fixture
 def proxy():
     """A wire to the test's database that can be cut, and the alias "wired" that uses it."""
-    parameters = connection.get_connection_params()
-    address = parameters.get("host") or "localhost", parameters.get("port") or 5432
-    with closing(CuttingProxy("postgresql://{}:{}".format(*address))) as proxy:
-        settings = {name: value for name, value in connections.settings["default"].items() if name != "ENGINE"}
-        host, port = proxy.host, str(proxy.port)
-        connections.settings["wired"] = {
-            **settings,
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": parameters["dbname"],
-            "USER": parameters.get("user", ""),
-            "PASSWORD": parameters.get("password", ""),
-            "HOST": host,
-            "PORT": port,
-        }
+    with wired(CuttingProxy) as proxy:
         yield proxy
-        del connections.settings["wired"]
 
 
 def batches():
