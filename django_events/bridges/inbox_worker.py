@@ -135,6 +135,9 @@ class InboxWorker:
 
     def _take_in(self) -> int:
         row = self._find()
+        if row.is_paused:
+            self._rest_paused(row)
+            return 0
         reader = self._open()
         if row.position is None:
             with self._reading():
@@ -173,10 +176,20 @@ class InboxWorker:
         self._again = True
         self._row, self.failure = None, ""
         logger.info(
-            "Inbox %s is moved on by another process, or begun anew: this one stands by.",
+            "Inbox %s is moved on by another process, begun anew, or paused: this one stands by.",
             self.inbox,
             extra=self._fields(),
         )
+
+    def _rest_paused(self, row: InboxRow) -> None:
+        """Read nothing, and hold no connection to the broker, until a person lets the inbox go on."""
+        self._drop()
+        self._rests_until = time.monotonic() + STANDS_BY
+        self._doubts_waiting = False
+        self._failures, self._failing_since, self.failure = 0, None, ""
+        if time.monotonic() - self._served > SAID_SERVED:
+            self._served = time.monotonic()
+            note_served(self.using, row, None)
 
     def _intake(self, places: Places, found: Found) -> Intake:
         """The events of what was found, up to a message that can't be taken in now."""

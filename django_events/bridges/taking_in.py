@@ -30,6 +30,7 @@ class InboxRow(NamedTuple):
     position: Places | None
     start: str
     generation: int  # how often it was begun anew
+    is_paused: bool = False
 
     @property
     def expected(self) -> str | None:
@@ -51,8 +52,8 @@ class Intake:
 
 def find(using: str, inbox: DeclaredInbox) -> InboxRow:
     """The row of an inbox; NotReady where it isn't registered."""
-    for inbox_id, position, start, generation in sql.fetch(using, SQL.find, name=inbox.name):
-        return InboxRow(inbox_id, None if position is None else json.loads(position), start, generation)
+    for inbox_id, position, start, generation, is_paused in sql.fetch(using, SQL.find, name=inbox.name):
+        return InboxRow(inbox_id, None if position is None else json.loads(position), start, generation, is_paused)
     raise NotReady(
         f"Inbox {inbox.name!r} is declared at {inbox.declared_at}, and not registered in the database {using!r}. "
         f"Run: manage.py migrate --database {using}"

@@ -1,13 +1,16 @@
 -- name: find
--- An inbox, with how far it is as text, where it begins if it is nowhere yet, and how often it was begun anew.
+-- An inbox, with how far it is as text, where it begins if it is nowhere yet, how often it was begun anew, and whether
+-- it is paused.
 --
 -- Parameters: name.
 -- Relies on: the unique index of django_events_inbox (name).
-SELECT i.id, i.position::text, i.start, i.generation FROM django_events_inbox AS i WHERE i.name = %(name)s
+SELECT i.id, i.position::text, i.start, i.generation, i.paused_at IS NOT NULL
+FROM django_events_inbox AS i
+WHERE i.name = %(name)s
 
 
 -- name: advance
--- Move an inbox on, if it is where it is expected to be and was not begun anew; answers with a row if so. The row is
+-- Move an inbox on, if it is where it is expected to be, was not begun anew, and isn't paused; answers with a row if so. The row is
 -- locked until the end of the transaction, and another one that waits for it compares again.
 --
 -- Parameters: inbox_id, generation, expected (null for one that has not begun), position, taken, left_out, unreadable, gone, lag.
@@ -28,6 +31,7 @@ SET
     error = ''
 WHERE
     id = %(inbox_id)s
+    AND paused_at IS NULL
     AND generation = %(generation)s
     AND position IS NOT DISTINCT FROM %(expected)s::jsonb
 RETURNING id

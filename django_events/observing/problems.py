@@ -584,7 +584,14 @@ def _inboxes(using: str) -> Iterator[Finding]:
             }
             yield _of_inbox("undeclared", row, what, remedy)
             continue
-        if row.served_at is None or row.now - row.served_at > UNSERVED:
+        if row.paused_at is not None:
+            what = gettext("inbox %(inbox)s: paused since %(moment)s.") % {
+                "inbox": row.name,
+                "moment": moment(row.paused_at),
+            }
+            remedy = gettext("To let it go on: %(command)s") % {"command": _events("inbox", "resume", row.name)}
+            yield _of_inbox("paused", row, what, remedy)
+        elif row.served_at is None or row.now - row.served_at > UNSERVED:
             what = gettext("inbox %(inbox)s: no worker takes in what comes from %(source)s.") % {
                 "inbox": row.name,
                 "source": row.source,

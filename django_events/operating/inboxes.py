@@ -1,4 +1,4 @@
-"""Inboxes: registered by `migrate`, begun anew and removed by hand. What was published stays.
+"""Inboxes: registered by `migrate`; paused, begun anew and removed by hand. What was published stays.
 
 Registering again changes nothing but the topic and what describes the source. The position stays: a source of another
 name has no place of it, and the inbox says so.
@@ -9,6 +9,7 @@ from django_events.declarations.declared_inbox import LONGEST_START
 from django_events.declarations.limits import is_storable
 from django_events.exceptions import Invalid, Refused, UnknownName, did_you_mean
 from django_events.models.buffer import writable
+from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record_of_topic
 from django_events.operating.locks import bounded
 
@@ -36,6 +37,38 @@ def _sync(using: str, declared: declarations.DeclaredInbox) -> list[str]:
     if sql.fetch(using, SQL.adapt, name=declared.name, topic_id=topic.pk, source=source):
         return [f"Inbox {declared}: from {declared.source} to {declared.topic}, and it goes on where it was."]
     return []
+
+
+def pause_inbox(
+    inbox: declarations.DeclaredInbox | str, *, reason: str = "", by: str | None = None, using: str | None = None
+) -> bool:
+    """Let an inbox take in nothing more; returns whether it did until now. Repeating it changes nothing.
+
+    A batch that its worker has read and not published yet is not published. What comes to the source waits there, for
+    as long as the source keeps it.
+    """
+    using = writable(using)
+    with bounded(using, f"Inbox {inbox}"):
+        row = _locked(using, inbox)
+        if row.paused_at is not None:
+            return False
+        models.Inbox.objects.using(using).filter(pk=row.pk).update(paused_at=ClockTimestamp())
+        record_of_topic(using, row.topic, "pause", by=by, reason=reason, inbox=row.name)
+    return True
+
+
+def resume_inbox(
+    inbox: declarations.DeclaredInbox | str, *, reason: str = "", by: str | None = None, using: str | None = None
+) -> bool:
+    """Let a paused inbox go on where it was; returns whether it was paused. Repeating it changes nothing."""
+    using = writable(using)
+    with bounded(using, f"Inbox {inbox}"):
+        row = _locked(using, inbox)
+        if row.paused_at is None:
+            return False
+        models.Inbox.objects.using(using).filter(pk=row.pk).update(paused_at=None)
+        record_of_topic(using, row.topic, "resume", by=by, reason=reason, inbox=row.name)
+    return True
 
 
 def restart_inbox(
