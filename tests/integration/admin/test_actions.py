@@ -531,7 +531,7 @@ def test_clocks_are_paused_go_on_and_tick_now(olga, sign_in, things):
 def test_inboxes_are_paused_begin_anew_and_are_removed(olga, sign_in, things):
     Inbox.objects.create(
         name="things-in",
-        topic=Topic.objects.get(),
+        topic=Topic.objects.get(name="things"),
         source="redis bank",
         position={"bank": {"id": "2-0", "passed": 2}},
         start="beginning",
