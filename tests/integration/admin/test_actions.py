@@ -550,6 +550,7 @@ def test_inboxes_are_paused_begin_anew_and_are_removed(olga, sign_in, things):
 
     asked = olga.post(page, {"action": "restart", "_selected_action": [inbox.pk]}).content.decode()
     assert "Let these inboxes begin anew?" in asked and "things-in: redis bank → things" in asked
+    assert "the id of the last message of the source" in asked
 
     act("pause", sign_in("view_inbox", "resume_inbox", name="ada"))
     assert Inbox.objects.get().paused_at is None
