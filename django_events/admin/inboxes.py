@@ -1,5 +1,7 @@
 """Inboxes: how far each is in its source, why it waits, and the actions on them."""
 
+from typing import Any
+
 from django import forms
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -8,13 +10,15 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_events import declarations
+from django_events import sql
 from django_events.admin.forms import ReasonForm
 from django_events.admin.lists import DatabaseFilter, local
 from django_events.admin.pages import may
 from django_events.admin.verbs import ListsWithVerbs, Verb
 from django_events.declarations.declared_inbox import LONGEST_START
 from django_events.models import Inbox
+from django_events.models.functions import ClockTimestamp
+from django_events.observing.inbox_states import state_of
 from django_events.operations import pause_inbox, remove_inbox, restart_inbox, resume_inbox
 
 
@@ -62,6 +66,16 @@ VERBS = {
 }
 
 
+STATES = {
+    "undeclared": _("no app declares it"),
+    "paused": _("paused %(moment)s"),
+    "unserved": _("no worker, the last one %(moment)s"),
+    "failing": _("fails since %(moment)s"),
+    "not begun": _("not begun"),
+    "serving": _("works"),
+}
+
+
 class InboxAdmin(ListsWithVerbs):
     """Inboxes, in the order of their names."""
 
@@ -94,15 +108,11 @@ class InboxAdmin(ListsWithVerbs):
         return row.topic.name
 
     @admin.display(description=_("state"))
-    def state(self, row: Inbox) -> str:
+    def state(self, row: Any) -> str:
         """What `events bridges` says in a word, with since when."""
-        if row.name not in {one.name for one in declarations.inboxes}:
-            return str(_("no app declares it"))
-        if row.paused_at is not None:
-            return str(_("paused %(moment)s")) % {"moment": local(row.paused_at)}
-        if row.failing_since is not None:
-            return str(_("fails since %(moment)s")) % {"moment": local(row.failing_since)}
-        return str(_("not begun") if row.position is None else _("works"))
+        state = state_of(row, row.now)
+        since = {"paused": row.paused_at, "failing": row.failing_since, "unserved": row.served_at}.get(state)
+        return str(STATES[state]) % {"moment": local(since)}
 
     @admin.display(description=_("messages behind"))
     def behind(self, row: Inbox) -> str:
@@ -149,6 +159,16 @@ class InboxAdmin(ListsWithVerbs):
 
     def unchanged(self, row: Inbox) -> str:
         return str(_("Inbox %(name)s: nothing was changed.")) % {"name": row.name}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Inbox]:
+        rows: QuerySet[Inbox] = super().get_queryset(request).annotate(now=ClockTimestamp())
+        return rows
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        row = super().get_object(request, object_id, from_field)
+        if row is not None:
+            row.now = sql.now(row._state.db)
+        return row
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
         return may(request, "pause_inbox")

@@ -1073,7 +1073,7 @@ class Migration(OnPostgreSQL):
                         db_default=0,
                         default=0,
                         editable=False,
-                        help_text="How often it was begun anew.",
+                        help_text="How often it was begun anew or paused.",
                         verbose_name="generation",
                     ),
                 ),

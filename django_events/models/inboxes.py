@@ -22,7 +22,7 @@ class Inbox(models.Model):
     )
     start = models.CharField(_("start"), max_length=200, help_text=_("Where it begins, as long as it has no position."))
     generation = models.IntegerField(
-        _("generation"), default=0, db_default=0, editable=False, help_text=_("How often it was begun anew.")
+        _("generation"), default=0, db_default=0, editable=False, help_text=_("How often it was begun anew or paused.")
     )
     taken = models.BigIntegerField(_("taken in"), default=0, db_default=0, editable=False)
     left_out = models.BigIntegerField(_("left out"), default=0, db_default=0, editable=False)

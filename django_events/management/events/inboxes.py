@@ -7,6 +7,8 @@ from django.core.management.base import CommandParser
 from django_events import declarations, models
 from django_events.management.events.subcommand import DRY_RUN, Subcommand, add_by, add_reason, text, wrong_usage
 from django_events.management.reporting import Report, table
+from django_events.models.functions import ClockTimestamp
+from django_events.observing.inbox_states import state_of
 from django_events.observing.lag import standings
 from django_events.operating.inboxes import pause_inbox, remove_inbox, restart_inbox, resume_inbox
 
@@ -44,7 +46,7 @@ def _relays(using: str) -> list[dict[str, Any]]:
 
 
 def _inboxes(using: str) -> list[dict[str, Any]]:
-    declared = {one.name for one in declarations.inboxes}
+    rows = models.Inbox.objects.using(using).select_related("topic").annotate(now=ClockTimestamp()).order_by("name")
     return [
         {
             "inbox": row.name,
@@ -60,21 +62,11 @@ def _inboxes(using: str) -> list[dict[str, Any]]:
             "served_at": row.served_at,
             "failing_since": row.failing_since,
             "paused_at": row.paused_at,
-            "state": _state(row, is_declared=row.name in declared),
+            "state": state_of(row, row.now),
             "error": row.error,
         }
-        for row in models.Inbox.objects.using(using).select_related("topic").order_by("name")
+        for row in rows
     ]
-
-
-def _state(row: models.Inbox, *, is_declared: bool) -> str:
-    if not is_declared:
-        return "undeclared"
-    if row.paused_at is not None:
-        return "paused"
-    if row.failing_since is not None:
-        return "failing"
-    return "not begun" if row.position is None else "serving"
 
 
 def inbox(
