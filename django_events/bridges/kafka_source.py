@@ -296,25 +296,35 @@ class KafkaReader:
     def _assign(
         self, nexts: Mapping[int, int], mine: Mapping[int, dict[str, Any]], ranges: Mapping[int, _Range]
     ) -> None:
-        """Begin anew in all partitions, where it can with the last message that was taken in, as a proof."""
-        from confluent_kafka import TopicPartition
-
+        """Begin anew in all partitions, after a look at the last message of each that was taken in."""
+        self._next = {}
+        self._waited_for.clear()
         self._proofs = {
             partition: (place["last"], place["digest"])
             for partition, place in mine.items()
             if place["last"] is not None and ranges[partition].first <= place["last"]
         }
-        starts = [
-            TopicPartition(self._source.topic, partition, self._proofs.get(partition, (offset, ""))[0])
-            for partition, offset in nexts.items()
-        ]
-        self._waited_for.clear()
+        if self._proofs:
+            self._begin_at({partition: offset for partition, (offset, _) in self._proofs.items()})
+            self._prove()
+        self._begin_at(nexts)
+        self._next = dict(nexts)
+
+    def _begin_at(self, offsets: Mapping[int, int]) -> None:
+        from confluent_kafka import TopicPartition
+
         self._reached = {}
         try:
-            self._consumer.assign(starts)
+            self._consumer.assign([TopicPartition(self._source.topic, *one) for one in offsets.items()])
         except Exception as error:
             raise self._unavailable(error) from None
-        self._next = dict(nexts)
+
+    def _prove(self) -> None:
+        """Until each message that has to come first has come, or is known to be gone. What comes besides is left."""
+        deadline = time.monotonic() + self._seconds
+        while self._proofs:
+            if self._polled(LOOKS) is None and time.monotonic() > deadline:
+                raise self._unavailable(TimeoutError("no messages in time, and there are some"))
 
     def _at(self, partition: int) -> int:
         """The offset behind what was given out, and behind gaps at the end."""
@@ -328,7 +338,7 @@ class KafkaReader:
         messages: list[InboxMessage] = []
         size, deadline = 0, time.monotonic() + self._seconds
         while len(messages) < most and size < BATCH_BYTES:
-            if not (self._waited_for or self._proofs or self._is_behind(ranges)):
+            if not (self._waited_for or self._is_behind(ranges)):
                 break
             message = self._waited_for.popleft() if self._waited_for else self._polled(FOLLOWS if messages else LOOKS)
             if message is not None:
