@@ -56,6 +56,7 @@ def error():
     return row().error
 
 
+@pytest.mark.slow
 def test_what_a_relay_of_ours_wrote_is_taken_in_as_it_was(things, make_topic, make_relay, make_inbox, cluster):
     sent = make_topic("sent")
     fill_topic(sent, {"n": 1}, [2, None], None, type="order.placed", key="Ä/da %")
@@ -110,6 +111,7 @@ def test_headers_key_and_time_are_those_of_the_message(things, make_inbox, clust
     assert row().left_out == 2
 
 
+@pytest.mark.slow
 def test_a_message_that_cannot_be_read_is_an_event_with_its_bytes_in_its_place(things, make_inbox, cluster):
     add(cluster, 1)
     cluster.publish("bank", [b"\xff\0"], key="one", headers=[("account", b"x"), ("data", b"\xfe")])
