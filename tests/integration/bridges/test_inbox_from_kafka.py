@@ -13,6 +13,7 @@ from django.test import override_settings
 from django_events import Draft, kafka_source
 from django_events import kafka as kafka_topic
 from django_events.bridges.inbox_worker import InboxWorker
+from django_events.bridges.sources import SourceUnavailable
 from django_events.models import Inbox
 from django_events.operating.inboxes import restart_inbox
 from django_events.testing import published
@@ -311,7 +312,11 @@ def test_an_inbox_that_reads_another_topic_now_says_so(things, make_inbox, clust
     take_in(make_inbox(things, source=SOURCE, transform=payment))
     cluster.publish("other", [b"{}"])
     assert take_in(make_inbox(things, source=kafka_source("other"), transform=payment)) == 0
-    assert "is declared for 'other' now" in error()
+    assert "at a position of kafka bank, and a process declares it for kafka other" in error()
+    with closing(kafka_source("other").reader()) as reader:
+        reader.open()
+        with pytest.raises(SourceUnavailable, match="is declared for 'other' now"):
+            reader.read(row().position, 1)
 
 
 @pytest.mark.slow
