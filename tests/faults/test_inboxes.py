@@ -42,6 +42,8 @@ class Site:
         self.proxy = SilentProxy(f"tcp://127.0.0.1:{broker.port}")
         self.database = CuttingProxy(processes.url)
         processes.variables["INBOX_BROKER"] = broker.name
+        if broker.name != "redis":  # of which the database is
+            assert processes.run("migrate").returncode == 0
         self.connection = psycopg.connect(processes.url, autocommit=True)
         self.sent = 0
         if broker.name == "nats":
