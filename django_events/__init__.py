@@ -55,6 +55,7 @@ _HOMES = {
     "jetstream": "django_events.bridges.jetstream",
     "jetstream_source": "django_events.bridges.jetstream_source",
     "kafka": "django_events.bridges.kafka",
+    "kafka_source": "django_events.bridges.kafka_source",
     "listen": "django_events.live.listening",
     "outbox": "django_events.publishing.outbox",
     "projection": "django_events.declarations",
@@ -109,6 +110,7 @@ __all__ = [
     "jetstream",
     "jetstream_source",
     "kafka",
+    "kafka_source",
     "listen",
     "outbox",
     "projection",
@@ -133,6 +135,7 @@ if TYPE_CHECKING:
     from django_events.bridges.jetstream import jetstream
     from django_events.bridges.jetstream_source import jetstream_source
     from django_events.bridges.kafka import kafka
+    from django_events.bridges.kafka_source import kafka_source
     from django_events.bridges.redis_source import redis_source
     from django_events.bridges.redis_streams import redis_stream
     from django_events.bridges.sources import InboxMessage

@@ -22,6 +22,8 @@ from typing import Any, TypeVar, cast
 from django.db import transaction
 
 from django_events import declarations, models, sql
+from django_events.bridges.source_promises import check_source
+from django_events.bridges.target_promises import check_target
 from django_events.consuming.children import children_left_behind
 from django_events.consuming.handlers import BoundHandler, broken
 from django_events.drafts import UNSET, Draft
@@ -35,7 +37,16 @@ from django_events.workers.draining import Drain, HandlerRaised
 
 SQL = sql.beside(__name__)
 
-__all__ = ["PublishedEvent", "assert_published", "deliver", "drain", "isolate_declarations", "published"]
+__all__ = [
+    "PublishedEvent",
+    "assert_published",
+    "check_source",
+    "check_target",
+    "deliver",
+    "drain",
+    "isolate_declarations",
+    "published",
+]
 
 SHOWN = 5  # events in a message
 STORED = (*BUFFERED, "published_at")

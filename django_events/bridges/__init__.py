@@ -5,4 +5,6 @@ that opens a connection, sends a batch, says what the target has, and closes. A 
 
 `inbox_worker` is the worker of every inbox. What differs is a source, see `sources`: one class that opens a connection,
 says where to begin, reads behind a place, waits, and closes.
+
+`target_promises` and `source_promises` check both against a real broker; `django_events.testing` offers them.
 """

@@ -97,7 +97,9 @@ def _unreadable(inbox: DeclaredInbox, message: InboxMessage, reason: str) -> Dra
         metadata["sent_at"] = message.sent_at.isoformat()
     if message.fields:
         metadata["fields"] = {
-            _storable(name): b64encode(value).decode() for name, value in message.fields.items() if name != "data"
+            _storable(name): b64encode(value).decode()
+            for name, value in message.fields.items()
+            if value is not message.body  # which is `data` of Redis
         }
     return Draft(
         body=message.body or b"",

@@ -379,4 +379,4 @@ class InboxWorker:
 
 
 def _told(gone: GoneMessages) -> str:
-    return f"{count(gone.messages, 'message')} of {gone.log!r} behind {gone.behind}"
+    return f"{count(gone.messages, gone.unit)} of {gone.log!r} behind {gone.behind}"

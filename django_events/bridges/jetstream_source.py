@@ -167,6 +167,8 @@ class JetStreamReader:
             self._wait(asyncio.sleep(LOOKS))
 
     def close(self) -> None:
+        if self._loop.is_closed():
+            return
         with suppress(Exception):
             if self._connection is not None:
                 self._loop.run_until_complete(asyncio.wait_for(self._connection.close(), 1.0))

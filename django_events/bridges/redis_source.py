@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from django_events.bridges.brokers import check_package, options_of, said, unmade
-from django_events.bridges.sources import Found, GoneMessages, InboxMessage, Places, SourceUnavailable
+from django_events.bridges.sources import Found, GoneMessages, InboxMessage, Places, SourceUnavailable, by_name
 from django_events.exceptions import NotReady
 
 SECONDS = 10.0  # for a connection and for an answer, where the settings don't say
@@ -237,7 +237,7 @@ class RedisReader:
         return found
 
     def _message(self, entry_id: str, fields: list[bytes], passed: int, whole: str | None) -> InboxMessage:
-        named = _named(fields)
+        named = by_name(zip(fields[::2], fields[1::2], strict=True))
         texts = {name: value.decode("utf-8", "replace") for name, value in named.items() if name != "data"}
         return InboxMessage(
             id=entry_id,
@@ -289,19 +289,6 @@ def _most_that_fit(entries: list[Any], most: int) -> int:
     """How many entries to read the next time, by the size of these: as many as fit, or twice as many as there were."""
     size = sum(len(one) for _, fields in entries for one in fields)
     return max(1, len(entries) * BATCH_BYTES // size) if size > BATCH_BYTES else 2 * most
-
-
-def _named(fields: list[bytes]) -> dict[str, bytes]:
-    """Fields by name; of those of one name the last has it, and the ones before it are `name (1)`, `name (2)` …"""
-    named: dict[str, bytes] = {}
-    times: dict[str, int] = {}
-    for raw, value in zip(reversed(fields[::2]), reversed(fields[1::2]), strict=True):
-        name = free = raw.decode("utf-8", "replace")
-        while free in named:
-            times[name] = times.get(name, 0) + 1
-            free = f"{name} ({times[name]})"
-        named[free] = value
-    return dict(reversed(named.items()))
 
 
 def _moment(entry_id: str) -> datetime | None:

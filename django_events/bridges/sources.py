@@ -13,7 +13,7 @@ no position and acknowledges nothing: where to read is asked each time, because 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
@@ -25,7 +25,7 @@ Places = dict[str, Any]  # by log of the source, what the last message that was 
 class InboxMessage:
     """One message as the source has it. `transform` gets it.
 
-    `fields` are the bytes of a Redis entry, by name; of other sources they are empty. Headers have small letters.
+    `fields` are the bytes of a Redis entry, or of Kafka's headers, by name. Headers have small letters.
     """
 
     id: str  # `1700000000000-0` of Redis, a number of the stream in JetStream, an offset in Kafka
@@ -56,6 +56,7 @@ class GoneMessages(NamedTuple):
     behind: str  # the last id up to which nothing was missing
     next: str  # the id of the first that is left to be taken in
     place: Any  # where the inbox goes on if it does without them
+    unit: str = "message"  # what is counted: in Kafka offsets, some of which may have had no message
 
 
 class Found(NamedTuple):
@@ -93,3 +94,16 @@ class SourceReader(Protocol):
 
     def close(self) -> None:
         """Close the connection, whatever state it is in. Raises nothing, and waits for nothing."""
+
+
+def by_name(fields: Iterable[tuple[bytes | str, bytes]]) -> dict[str, bytes]:
+    """Fields by name; of those of one name the last has it, and the ones before it are `name (1)`, `name (2)` …"""
+    named: dict[str, bytes] = {}
+    times: dict[str, int] = {}
+    for raw, value in reversed([*fields]):
+        name = free = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+        while free in named:
+            times[name] = times.get(name, 0) + 1
+            free = f"{name} ({times[name]})"
+        named[free] = value
+    return dict(reversed(named.items()))

@@ -85,8 +85,9 @@ def test_from_change_data_capture(make_site: MakeSite):
     site = make_site("how-to/come-from-change-data-capture.md")
     site.write("shop/models.py", MODELS)
     site.write("shop/events.py", WAREHOUSE)
-    site.take_files("shop/ordering.py", "shop/both.py")
+    site.take_files("shop/ordering.py", "shop/relays.py", "shop/both.py")
     site.migrate()
+    site.script("import shop.relays")
     site.script("from shop.both import tell\nfor type in 'OrderPaid', 'OrderSent':\n    tell(7, type, {'id': 7})")
     site.manage("run_transfer", "--once")
     assert site.run_block() == "2\n"

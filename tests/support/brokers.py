@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from tests.support.processes import wait_until
 
 REDIS = shutil.which("redis-server", path="/usr/bin:/usr/local/bin:/opt/homebrew/bin")
 NATS = shutil.which("nats-server", path="/usr/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin")
+CONSUMER = {"group.id": "tests", "log_level": 0, "fetch.wait.max.ms": 10}  # of Kafka, for a short look
 T = TypeVar("T")
 
 
@@ -82,7 +83,7 @@ class Redis:
     def client(self) -> Any:
         from redis import Redis as Client
 
-        return Client.from_url(self.url, decode_responses=True)
+        return Client.from_url(self.url, decode_responses=True, encoding_errors="replace")
 
     def entries(self, pattern: str = "*") -> list["Entry"]:
         """All that is in streams whose names match, stream by stream."""
@@ -200,7 +201,7 @@ class Nats:
                 if info.config.name.startswith(prefix):
                     for sequence in range(info.state.first_seq, info.state.last_seq + 1):
                         message = await context.get_msg(info.config.name, seq=sequence)
-                        headers, data = message.headers, (message.data or b"").decode()
+                        headers, data = message.headers, (message.data or b"").decode(errors="replace")
                         found.append(Entry(info.config.name, headers["ce-id"], headers, data, message.subject))
             return found
 
@@ -236,6 +237,7 @@ class MockKafka:
         self._process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.servers = self._process.stdout.readline().strip()
+        self._producer: Any = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -250,7 +252,7 @@ class MockKafka:
         """All that is in a topic, partition by partition."""
         from confluent_kafka import Consumer, TopicPartition
 
-        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "tests", "log_level": 0})
+        consumer = Consumer({**CONSUMER, "bootstrap.servers": self.servers})
         try:
             found = []
             for partition in sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions):
@@ -262,10 +264,50 @@ class MockKafka:
                     assert message is not None and message.error() is None
                     read = message.offset() + 1
                     headers = {name: value.decode() for name, value in message.headers()}
-                    data = None if message.value() is None else message.value().decode()
+                    data = None if message.value() is None else message.value().decode(errors="replace")
                     key = (message.key() or b"").decode()
                     found.append(Entry(f"{topic}/{partition}", headers["ce_id"], {**headers, "key": key}, data, key))
             return found
+        finally:
+            consumer.close()
+
+    def publish(
+        self,
+        topic: str,
+        bodies: Sequence[bytes | None],
+        *,
+        key: str | bytes | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        time: int = 0,
+    ) -> None:
+        """Messages in this order, by milliseconds of a time or now."""
+        from confluent_kafka import Producer
+
+        refused: list[Any] = []
+        if self._producer is None:
+            self._producer = Producer({"bootstrap.servers": self.servers, "log_level": 0, "enable.idempotence": True})
+        for body in bodies:
+            self._producer.produce(
+                topic,
+                body,
+                key=key,
+                headers=[*headers],
+                timestamp=time,
+                partition=-1 if partition is None else partition,
+                on_delivery=lambda error, _: refused.append(error) if error else None,
+            )
+        assert self._producer.flush(20) == 0
+        assert refused == []
+
+    def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
+        """The offset of the first message of a partition, and the one behind the last."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({**CONSUMER, "bootstrap.servers": self.servers})
+        try:
+            first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+            return first, end
         finally:
             consumer.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_events import DeclaredInbox, inbox, jetstream_source, redis_source
+from django_events import DeclaredInbox, inbox, jetstream_source, kafka_source, redis_source
 from django_events.testing import isolate_declarations
 
 pytestmark = pytest.mark.requirement("X21")
@@ -20,9 +20,9 @@ for client in ("redis", "nats", "confluent_kafka", "aiohttp"):
     sys.modules[client] = None  # as if it weren't installed
 import django
 django.setup()
-from django_events import inbox, jetstream_source, redis_source
+from django_events import inbox, jetstream_source, kafka_source, redis_source
 from django_events.exceptions import NotReady
-for extra, source in {"redis": redis_source("s"), "nats": jetstream_source("S")}.items():
+for extra, source in {"redis": redis_source("s"), "nats": jetstream_source("S"), "kafka": kafka_source("s")}.items():
     declared = inbox("orders", source=source, name="orders-in")
     assert list(declared.problems()) == []
     try:
@@ -46,7 +46,7 @@ def declared(**options: Any) -> DeclaredInbox:
     return inbox("orders", **{"source": redis_source("orders"), "name": "orders-in", **options})
 
 
-@pytest.mark.parametrize("source", [redis_source("s"), jetstream_source("S", broker="other")])
+@pytest.mark.parametrize("source", [redis_source("s"), jetstream_source("S", broker="other"), kafka_source("s.s")])
 def test_an_inbox_that_is_right_has_no_problem(source):
     assert list(declared(source=source).problems()) == []
 
@@ -58,6 +58,7 @@ def test_an_inbox_that_is_right_has_no_problem(source):
         ({"source": "redis"}, "has source='redis', expected a source"),
         ({"source": redis_source("")}, "redis_source has ''"),
         ({"source": jetstream_source("a.b")}, "jetstream_source has 'a.b'"),
+        ({"source": kafka_source("a b")}, "kafka_source has 'a b'"),
         ({"transform": 3}, "transform=3"),
         ({"start": ""}, "start=''"),
         ({"batch_size": 0}, "batch_size=0"),

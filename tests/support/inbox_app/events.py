@@ -5,11 +5,12 @@ import signal
 from datetime import timedelta
 from typing import Any
 
-from django_events import Backoff, Draft, InboxMessage, inbox, jetstream_source, redis_source, topic
+from django_events import Backoff, Draft, InboxMessage, inbox, jetstream_source, kafka_source, redis_source, topic
 
 SOURCES: dict[str, Any] = {
     "redis": lambda: redis_source("letters"),
     "nats": lambda: jetstream_source("LETTERS"),
+    "kafka": lambda: kafka_source("letters"),
 }
 
 letters = topic("letters", partitions=2)

@@ -1,0 +1,259 @@
+"""A broker in memory that keeps all promises, as a target and as a source, and ways to break each of them."""
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from django_events.bridges.protocol import Newest, Overtaken, Route, TargetUnavailable
+from django_events.bridges.sources import Found, GoneMessages, InboxMessage, SourceUnavailable
+from django_events.exceptions import MessageRefused
+
+
+class Paper:
+    """What is written: entries with the numbers 1, 2, 3 …"""
+
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+        self.newest = 0  # the event, of relays
+        self.removed = 0
+        self.made = 1
+        self.is_away = False
+        self.lock = threading.RLock()
+
+    @property
+    def last(self) -> int:
+        return self.removed + len(self.entries)
+
+    def stop(self) -> None:
+        self.is_away = True
+
+    def start(self) -> None:
+        self.is_away = False
+
+    def put(self, bodies: Sequence[bytes]) -> None:
+        with self.lock:
+            self.entries += bodies
+
+    def remove(self, entries: int) -> None:
+        del self.entries[:entries]
+        self.removed += entries
+
+    def replace(self) -> None:
+        self.entries, self.removed, self.made = [], 0, self.made + 1
+
+
+class ToPaper:
+    """A target. What it breaks is said by name."""
+
+    def __init__(self, paper: Paper, *, breaks: str = "") -> None:
+        self.paper = paper
+        self.breaks = breaks
+        self.only: Any = None
+
+    def problems(self) -> Any:
+        return iter(["it is wet"] if self.breaks == "problems" else [])
+
+    def check_installed(self) -> None:
+        pass
+
+    def route(self, event: Any, partition: int | None) -> Any:
+        return ("paper", "paper") if self.breaks == "route" else Route("paper", "paper")
+
+    def bridge(self) -> "PaperBridge":
+        if self.breaks == "one bridge":
+            self.only = self.only or PaperBridge(self.paper, self.breaks)
+            return self.only  # type: ignore[no-any-return]
+        return PaperBridge(self.paper, self.breaks)
+
+
+class PaperBridge:
+    largest = None
+
+    def __init__(self, paper: Paper, breaks: str) -> None:
+        self.paper = paper
+        self.breaks = breaks
+        self.known: int | None = None
+        self.is_open = False
+        self.thread = threading.get_ident()
+
+    def open(self) -> None:
+        self._ask()
+        self.is_open = True
+        if self.breaks == "main thread" and threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("signal only works in main thread")
+
+    def newest(self, log: str) -> Newest | None:
+        self._ask()
+        self.known = self.paper.last
+        if self.breaks == "newest is behind" and self.paper.newest:
+            return Newest(self.paper.newest - 1)
+        if self.breaks == "empty is 1" and not self.paper.newest:
+            return Newest(1)
+        if self.breaks == "another relay":
+            return Newest(self.paper.newest, relay="other" if self.paper.newest else "")
+        return Newest(self.paper.newest)
+
+    def send(self, messages: Sequence[Any]) -> Any:
+        self._ask()
+        with self.paper.lock:
+            if self.known != self.paper.last and self.breaks != "doubles":
+                if self.breaks == "rest is sent":
+                    self._write(messages[-1:])
+                raise Overtaken
+            answers: list[Exception | None] = []
+            for message in messages:
+                if message.body == b"too large":
+                    if self.breaks == "refused stops all":
+                        raise TargetUnavailable("too large")
+                    answers.append(MessageRefused("It is too large."))
+                    if self.breaks == "refused is there":
+                        self._write([message])
+                    break
+                if self.breaks == "no empty body" and message.body == b"":
+                    answers.append(MessageRefused("It is empty."))
+                    continue
+                self._write([message])
+                answers.append(None)
+            if self.breaks == "not acknowledged":
+                self.paper.entries.pop()
+            if self.breaks == "reversed":
+                self.paper.entries[-len(messages) :] = reversed(self.paper.entries[-len(messages) :])
+            if self.breaks == "one answer short":
+                return answers[:-1]
+            self.known = self.paper.last
+            return answers
+
+    def _write(self, messages: Sequence[Any]) -> None:
+        for message in messages:
+            self.paper.entries.append(message.address)
+            if not message.redriven or self.breaks == "dead letter is newest":
+                self.paper.newest = (
+                    message.event_id
+                    if self.breaks == "dead letter is newest"
+                    else max(self.paper.newest, message.event_id)
+                )
+
+    def _ask(self) -> None:
+        if self.paper.is_away:
+            if self.breaks == "other error":
+                raise ConnectionError("gone")
+            if self.breaks == "secret":
+                raise TargetUnavailable("postman:hunter-two@paper is away")
+            raise TargetUnavailable("the paper is away")
+
+    def close(self) -> None:
+        if self.breaks == "close raises" and not self.is_open:
+            raise AttributeError("not open")
+        if self.breaks == "close twice":
+            del self.paper
+
+
+class FromPaper:
+    """A source. What it breaks is said by name."""
+
+    def __init__(self, paper: Paper, *, breaks: str = "") -> None:
+        self.paper = paper
+        self.breaks = breaks
+
+    def __str__(self) -> str:
+        return object.__repr__(self) if self.breaks == "no name" else "paper"
+
+    def problems(self) -> Any:
+        return iter(["it is wet"] if self.breaks == "problems" else [])
+
+    def check_installed(self) -> None:
+        pass
+
+    def reader(self) -> "PaperReader":
+        return PaperReader(self.paper, self.breaks)
+
+
+class PaperReader:
+    def __init__(self, paper: Paper, breaks: str) -> None:
+        self.paper = paper
+        self.breaks = breaks
+        self.passed = 0
+        self.is_open = False
+
+    def open(self) -> None:
+        self._ask()
+        self.is_open = True
+        if self.breaks == "main thread" and threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("signal only works in main thread")
+
+    def begin(self, start: str) -> Any:
+        self._ask()
+        if start == "beginning":
+            return self._places(self.paper.removed)
+        if start == "end" and self.breaks != "end is beginning":
+            return self._places(self.paper.last)
+        if start.isdigit() and int(start) <= self.paper.last:
+            return self._places(int(start) - (self.breaks == "begins at it"))
+        if self.breaks in ("nonsense", "end is beginning"):
+            return self._places(0)
+        raise SourceUnavailable(f"no message {start}")
+
+    def read(self, places: Any, most: int) -> Found:
+        self._ask()
+        with self.paper.lock:
+            return self._read(places, most)
+
+    def _read(self, places: Any, most: int) -> Found:
+        number, made = (*places["paper"],)[:2]
+        if self.breaks == "keeps its position":
+            number = self.passed = max(self.passed, number)
+        if (made != self.paper.made or self.paper.last < number) and self.breaks != "takes another":
+            raise SourceUnavailable("the paper was made anew")
+        gone, first = [], max(number, self.paper.removed)
+        if first > number and self.breaks != "gone is not told":
+            told = first - number + (self.breaks == "gone is miscounted")
+            gone = [GoneMessages("paper", told, str(number), str(first + 1), self._place(first))]
+        begin = first - self.paper.removed
+        most = most + 1 if self.breaks == "too many" else most
+        bodies = self.paper.entries[begin : begin + most]
+        if not bodies and self.breaks == "read waits":
+            time.sleep(1.2)
+        numbers = range(first + 1, first + 1 + len(bodies))
+        messages = [self._message(number, body) for number, body in zip(numbers, bodies, strict=True)]
+        if self.breaks == "reversed":
+            messages.reverse()
+        if self.breaks == "leaves out":
+            messages = [one for one in messages if int(one.id) % 5]
+        self.passed = first + len(messages)
+        return Found(messages, gone, self.paper.last - first + (self.breaks == "lag"))
+
+    def wait(self, places: Any, seconds: float) -> None:
+        self._ask()
+        deadline = time.monotonic() + seconds + (1.5 if self.breaks == "wait is late" else 0)
+        while time.monotonic() < deadline:
+            if self.breaks not in ("wait is late", "wait sleeps") and self.paper.last > places["paper"][0]:
+                return
+            time.sleep(0.01)
+
+    def _message(self, number: int, body: bytes) -> InboxMessage:
+        return InboxMessage(
+            id="1" if self.breaks == "ids" else str(number),
+            log="paper",
+            place=self._place(number),
+            body=body.decode("utf-8", "replace").encode() if self.breaks == "bodies" else body,
+            headers={"Type": "x"} if self.breaks == "headers" else {},
+        )
+
+    def _place(self, number: int) -> Any:
+        return (number, self.paper.made) if self.breaks == "places" else [number, self.paper.made]
+
+    def _places(self, number: int) -> Any:
+        return {"paper": self._place(number)}
+
+    def _ask(self) -> None:
+        if self.paper.is_away:
+            if self.breaks == "other error":
+                raise ConnectionError("gone")
+            if self.breaks == "secret":
+                raise SourceUnavailable("postman:hunter-two@paper is away")
+            raise SourceUnavailable("the paper is away")
+
+    def close(self) -> None:
+        if self.breaks == "close raises" and not self.is_open:
+            raise AttributeError("not open")

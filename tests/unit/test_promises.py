@@ -1,0 +1,138 @@
+"""The suites for bridges and sources of a site's own: what keeps all promises passes, and each one can be broken."""
+
+from dataclasses import replace
+
+import pytest
+
+from django_events.testing import check_source, check_target
+from tests.support.paper import FromPaper, Paper, ToPaper
+
+pytestmark = pytest.mark.requirement("X20", "X21")
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """What waits for nothing needs less than a second here."""
+    monkeypatch.setattr("django_events.bridges.promises.SOON", 1.0)
+    monkeypatch.setattr("django_events.bridges.source_promises.SOON", 1.0)
+
+
+def check_paper_target(breaks=""):
+    paper = Paper()
+    return check_target(
+        ToPaper(paper, breaks=breaks),
+        received=lambda: paper.entries,
+        refused=lambda message: replace(message, body=b"too large"),
+        stop=paper.stop,
+        start=paper.start,
+        secrets=["hunter-two"],
+        seconds=1.0,
+    )
+
+
+def check_paper_source(breaks=""):
+    paper = Paper()
+    return check_source(
+        FromPaper(paper, breaks=breaks),
+        put=paper.put,
+        remove=paper.remove,
+        replace=paper.replace,
+        stop=paper.stop,
+        start=paper.start,
+        secrets=["hunter-two"],
+        seconds=1.0,
+    )
+
+
+def test_a_target_that_keeps_all_promises_passes():
+    assert set(check_paper_target().values()) == {"kept"}
+
+
+def test_a_source_that_keeps_all_promises_passes():
+    assert set(check_paper_source().values()) == {"kept"}
+
+
+def broken(error):
+    """The promises that an error names."""
+    return [line.split(":")[0].strip() for line in str(error).splitlines()[1:]]
+
+
+@pytest.mark.parametrize(
+    ("breaks", "promise"),
+    [
+        ("problems", "declared"),
+        ("route", "declared"),
+        ("one bridge", "declared"),
+        ("empty is 1", "empty"),
+        ("reversed", "order"),
+        ("not acknowledged", "order"),
+        ("one answer short", "order"),
+        ("no empty body", "content"),
+        ("main thread", "thread"),
+        ("newest is behind", "newest"),
+        ("another relay", "newest"),
+        ("doubles", "overtaken"),
+        ("rest is sent", "overtaken"),
+        ("refused stops all", "refused"),
+        ("refused is there", "refused"),
+        ("dead letter is newest", "redriven"),
+        ("other error", "outage"),
+        ("secret", "outage"),
+        ("close raises", "closing"),
+        ("close twice", "closing"),
+    ],
+)
+def test_a_target_that_breaks_a_promise_is_told_which(breaks, promise):
+    with pytest.raises(AssertionError, match=r"^ToPaper breaks") as raised:
+        check_paper_target(breaks)
+    assert promise in broken(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "promise"),
+    [
+        ("problems", "declared"),
+        ("no name", "declared"),
+        ("reversed", "order"),
+        pytest.param("leaves out", "order", marks=pytest.mark.slow),
+        ("bodies", "order"),
+        ("ids", "messages"),
+        ("headers", "messages"),
+        ("places", "places"),
+        pytest.param("keeps its position", "no_position", marks=pytest.mark.slow),
+        ("end is beginning", "start"),
+        ("begins at it", "start"),
+        ("nonsense", "start"),
+        ("too many", "most"),
+        pytest.param("read waits", "nothing", marks=pytest.mark.slow),
+        pytest.param("wait is late", "nothing", marks=pytest.mark.slow),
+        pytest.param("wait sleeps", "waiting", marks=pytest.mark.slow),
+        ("lag", "lag"),
+        ("main thread", "thread"),
+        ("gone is not told", "gone"),
+        ("gone is miscounted", "gone"),
+        ("other error", "outage"),
+        ("secret", "outage"),
+        ("close raises", "closing"),
+        ("takes another", "replaced"),
+    ],
+)
+def test_a_source_that_breaks_a_promise_is_told_which(breaks, promise):
+    with pytest.raises(AssertionError, match=r"^FromPaper breaks") as raised:
+        check_paper_source(breaks)
+    assert promise in broken(raised.value)
+
+
+def test_what_cannot_be_checked_is_said():
+    paper = Paper()
+    found = check_source(FromPaper(paper), put=paper.put)
+    assert found["gone"] == "not checked: remove isn't given"
+    assert found["outage"] == "not checked: stop isn't given"
+    assert found["order"] == "kept"
+
+
+def test_all_that_is_broken_is_said_at_once_and_without_secrets():
+    with pytest.raises(AssertionError) as raised:
+        check_paper_target("secret")
+    assert "the text of its TargetUnavailable has a secret in it" in str(raised.value)
+    assert "hunter-two" not in str(raised.value)
