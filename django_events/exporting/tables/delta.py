@@ -17,8 +17,10 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, PyFileSystem
 
 from django_events.exceptions import Refused
+from django_events.exporting.blanking import LEFT
 from django_events.exporting.paths import read_as_data, split
 from django_events.exporting.tables.table import (
+    ERASED,
     INCARNATION,
     NEXT,
     Conflict,
@@ -44,6 +46,7 @@ class DeltaEvents:
         self._place, self._topic, self._incarnation, self._allow_loss = place, topic, incarnation, allow_loss
         self._table = self._opened()
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
+        self.lost_end = False
 
     def mark(self) -> Mark | None:
         self._table.update_incremental()
@@ -63,11 +66,14 @@ class DeltaEvents:
                 f"Topic {self._topic!r} was made anew since {self._place} was made for it, and its ids began again. "
                 "Nothing was added. Take another folder, or remove that table: no export has added an event to it."
             )
+        self._append(events, self._saying(mark))
+        self.lost_end = False
+
+    def _append(self, events: Iterable[pa.RecordBatch], saying: CommitProperties) -> None:
         known = pa.schema(self._table.schema().to_arrow())
         differs = bool(new_columns(known, self._place)) or len(known) > len(WITH_DAY)  # another tool may add columns
         failed: list[BaseException] = []
         source = pa.RecordBatchReader.from_batches(WITH_DAY, _noted(_with_day(events), failed))
-        transaction = Transaction(_name(self._topic, mark.incarnation), mark.next - 1)
         try:
             write_deltalake(
                 self._table,
@@ -75,9 +81,7 @@ class DeltaEvents:
                 mode="append",
                 schema_mode="merge" if differs else None,
                 writer_properties=WRITER,
-                commit_properties=CommitProperties(
-                    custom_metadata={NEXT: str(mark.next)}, app_transactions=[transaction]
-                ),
+                commit_properties=saying,
             )
         except CommitFailedError as error:
             raise Conflict(str(error)) from error
@@ -85,6 +89,55 @@ class DeltaEvents:
             if failed:
                 raise failed[0] from None
             raise
+
+    def _saying(self, mark: Mark, *, erased: int | None = None) -> CommitProperties:
+        """What a commit sets and says. Of two that set one version, even the same, the second conflicts."""
+        said, transactions = {NEXT: str(mark.next)}, [Transaction(_name(self._topic, mark.incarnation), mark.next - 1)]
+        if erased is not None:
+            said[ERASED] = str(erased)
+            transactions.append(Transaction(_name_of_erasures(self._topic, mark.incarnation), erased))
+        return CommitProperties(custom_metadata=said, app_transactions=transactions)
+
+    def erased(self) -> int:
+        return self._table.transaction_version(_name_of_erasures(self._topic, self._made_for())) or 0
+
+    def version(self) -> int:
+        return self._table.version()
+
+    def oldest_offset(self) -> int | None:
+        """The least id that a row has."""
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        return pc.min(files["min.offset"]).as_py() if "min.offset" in files.column_names else None
+
+    def keys(self, until: int) -> Iterator[pa.RecordBatch]:
+        rows = self._table.to_pyarrow_dataset()
+        yield from rows.to_batches(columns=["offset", "key"], filter=pc.field("offset") <= until)
+
+    def blank(self, erased: pa.Table, mark: Mark) -> int:
+        first, last = erased["offset"][0].as_py(), erased["offset"][-1].as_py()
+        payload = [name for name in pa.schema(self._table.schema().to_arrow()).names if name not in LEFT]
+        has_payload = " OR ".join(f"t.{_quoted(name)} IS NOT NULL" for name in payload)
+        blanks = {_quoted(name): "NULL" for name in payload}
+        try:
+            done = (
+                self._table.merge(
+                    erased,
+                    f't."offset" = s."offset" AND t."offset" >= {first} AND t."offset" <= {last}',
+                    source_alias="s",
+                    target_alias="t",
+                    writer_properties=WRITER,
+                    commit_properties=self._saying(mark),
+                )
+                .when_matched_update({"key": "s.key", "metadata": "s.metadata", **blanks}, has_payload)
+                .when_matched_update({"key": "s.key"}, "t.key <> s.key")
+                .execute()
+            )
+        except CommitFailedError as error:
+            raise Conflict(str(error)) from error
+        return int(done["num_target_rows_updated"])
+
+    def say_erased(self, number: int, mark: Mark) -> None:
+        self._append([], self._saying(mark, erased=number))
 
     def compact(self, target_size: int) -> int:
         self._table.update_incremental()
@@ -156,6 +209,7 @@ class DeltaEvents:
                     raise self._set_back(mark, "E")
                 if not self._allow_loss:
                     raise lost_end(self._place, mark)
+                self.lost_end = True
         self._whole_at = version
 
     def _set_back(self, mark: Mark, advice: str) -> Refused:
@@ -187,6 +241,15 @@ def _names(place: str) -> list[str]:
 
 def _name(topic: str, incarnation: str) -> str:
     return f"django_events/{topic}/{incarnation}"
+
+
+def _name_of_erasures(topic: str, incarnation: str) -> str:
+    return f"django_events erasures/{topic}/{incarnation}"
+
+
+def _quoted(name: str) -> str:
+    """A column in an expression of DataFusion."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _with_day(events: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
