@@ -45,6 +45,21 @@ class _Erased(NamedTuple):
 
 
 @dataclass(frozen=True)
+class _ErasedIds:
+    """What an erasure of ids has put in the place of their metadata: ranges from and to, in order."""
+
+    firsts: "np.typing.NDArray[np.int64]"
+    lasts: "np.typing.NDArray[np.int64]"
+    metadata: str
+
+    def of(self, offsets: "np.typing.NDArray[np.int64]") -> list[int]:
+        """At which indexes there is one of the ids."""
+        index = np.searchsorted(self.firsts, offsets, "right") - 1
+        found: list[int] = np.flatnonzero((index >= 0) & (offsets <= self.lasts[index])).tolist()
+        return found
+
+
+@dataclass(frozen=True)
 class Erasures:
     """Those that a copy lacks. `until` is the number of the last one, and of all before it; `first_id` the least id."""
 
@@ -52,7 +67,7 @@ class Erasures:
     names: KeyNames
     number: int  # how many they are
     by_key: dict[str, list[_Erased]]
-    by_id: list[tuple[int, int, str]]  # from and to, and the metadata instead
+    by_id: list[_ErasedIds]
     interrupted: list[int]
 
     def __bool__(self) -> bool:
@@ -62,7 +77,7 @@ class Erasures:
     def last_id(self) -> int:
         """Behind it no event was erased."""
         ids = [one.until for erased in self.by_key.values() for one in erased]
-        return max([*ids, *(last for _, last, _ in self.by_id)], default=0)
+        return max([*ids, *(int(one.lasts[-1]) for one in self.by_id)], default=0)
 
     @property
     def nothing(self) -> pa.Table:
@@ -73,9 +88,9 @@ class Erasures:
         """Of rows with `offset` and `key` those that were erased, with the key and the metadata that they have now."""
         found = self._of_keys(rows) if self.by_key else {}
         offsets = rows["offset"].to_numpy()
-        for first, last, metadata in self.by_id:
-            for index in np.flatnonzero((offsets >= first) & (offsets <= last)).tolist():
-                found.setdefault(index, (rows["key"][index].as_py(), metadata))
+        for one in self.by_id:
+            for index in one.of(offsets):
+                found.setdefault(index, (rows["key"][index].as_py(), one.metadata))
         indexes = sorted(found)
         return pa.table(
             {
@@ -118,7 +133,7 @@ def found(connection: Connection, log: TopicLog, *, after: int, names: KeyNames)
         fetch(connection, SQL.let_erasures_begin)
         rows = fetch(connection, SQL.erasures, topic=log.name, incarnation=log.incarnation, after=after)
     by_key: dict[str, list[_Erased]] = {}
-    by_id: list[tuple[int, int, str]] = []
+    by_id: list[_ErasedIds] = []
     until, interrupted, done = after, list[int](), 0
     for number, at, details in rows:
         if "until" not in details:
@@ -131,7 +146,8 @@ def found(connection: Connection, log: TopicLog, *, after: int, names: KeyNames)
         if (key := details.get("key")) is not None:
             by_key.setdefault(key, []).append(_Erased(details["until"], details.get("new_key"), metadata))
         else:
-            by_id += [(first, last, metadata) for first, last in details["ranges"]]
+            firsts, lasts = np.array(details["ranges"], np.int64).T
+            by_id.append(_ErasedIds(firsts, lasts, metadata))
         if not interrupted:
             until = number
     return Erasures(until, names, done, by_key, by_id, interrupted)

@@ -7,7 +7,7 @@ append also says its mark in the history, which tells whether it was undone.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,9 @@ from django_events.exporting.blanking import LEFT
 from django_events.exporting.paths import read_as_data, split
 from django_events.exporting.tables.table import (
     ERASED,
+    EVENTS,
     INCARNATION,
+    KIND,
     NEXT,
     Conflict,
     Mark,
@@ -29,6 +31,7 @@ from django_events.exporting.tables.table import (
     lost_end,
     lost_mark,
     new_columns,
+    other_kind,
 )
 from django_events.exporting.writing import COMPARED, ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
 
@@ -42,11 +45,16 @@ FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many
 class DeltaEvents:
     """A Delta table in a folder, or at an address that delta-rs knows."""
 
+    kind = EVENTS
+    _schema = WITH_DAY
+    _partitions: ClassVar = [DAY.name]
+
     def __init__(self, place: str, topic: str, incarnation: str, *, allow_loss: bool = False) -> None:
         self._place, self._topic, self._incarnation, self._allow_loss = place, topic, incarnation, allow_loss
         self._table = self._opened()
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
         self.lost_end = False
+        self.left_out = 0
 
     def mark(self) -> Mark | None:
         self._table.update_incremental()
@@ -61,19 +69,28 @@ class DeltaEvents:
         return mark
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
+        self._refuse_anew(mark)
+        self._append(events, self._saying(mark))
+        self.lost_end = False
+
+    def _refuse_anew(self, mark: Mark) -> None:
         if mark.incarnation != self._made_for():  # `mark` looks for the one that the table was made for
             raise Refused(
                 f"Topic {self._topic!r} was made anew since {self._place} was made for it, and its ids began again. "
                 "Nothing was added. Take another folder, or remove that table: no export has added an event to it."
             )
-        self._append(events, self._saying(mark))
-        self.lost_end = False
+
+    def _shaped(self, events: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Events with the columns of the table."""
+        return _with_day(events)
 
     def _append(self, events: Iterable[pa.RecordBatch], saying: CommitProperties) -> None:
         known = pa.schema(self._table.schema().to_arrow())
-        differs = bool(new_columns(known, self._place)) or len(known) > len(WITH_DAY)  # another tool may add columns
+        differs = bool(new_columns(known, self._place)) or len(known) > len(
+            self._schema
+        )  # another tool may add columns
         failed: list[BaseException] = []
-        source = pa.RecordBatchReader.from_batches(WITH_DAY, _noted(_with_day(events), failed))
+        source = pa.RecordBatchReader.from_batches(self._schema, _noted(self._shaped(events), failed))
         try:
             write_deltalake(
                 self._table,
@@ -97,6 +114,10 @@ class DeltaEvents:
             said[ERASED] = str(erased)
             transactions.append(Transaction(_name_of_erasures(self._topic, mark.incarnation), erased))
         return CommitProperties(custom_metadata=said, app_transactions=transactions)
+
+    def _marked(self, mark: Mark) -> int | None:
+        """The last id by the mark of this incarnation, in the version that is loaded."""
+        return self._table.transaction_version(_name(self._topic, mark.incarnation))
 
     def erased(self) -> int:
         return self._table.transaction_version(_name_of_erasures(self._topic, self._made_for())) or 0
@@ -156,13 +177,14 @@ class DeltaEvents:
             try:
                 return DeltaTable.create(
                     self._place,
-                    WITH_DAY,
+                    self._schema,
                     mode="error",
-                    partition_by=[DAY.name],
+                    partition_by=self._partitions,
                     name=self._topic,
                     description=DESCRIPTION.format(topic=self._topic),
                     configuration={
                         INCARNATION: self._incarnation,
+                        **({KIND: self.kind} if self.kind != EVENTS else {}),
                         "delta.dataSkippingStatsColumns": ",".join(COMPARED),
                         "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
                     },
@@ -181,6 +203,8 @@ class DeltaEvents:
                 f"{self._place} is a Delta table that no export has made: readers would take both together. Take "
                 "another folder."
             )
+        if (kind := known.get(KIND, EVENTS)) != self.kind:
+            raise other_kind(self._place, kind)
         return known[INCARNATION]
 
     def _refuse_foreign(self) -> None:

@@ -71,6 +71,8 @@ class TableExport:
     consumer: str | None = None
     allow_loss: bool = False
     erasing: Erasing | None = None
+    upsert: bool = False
+    deletes: tuple[str, ...] = ()  # with upsert: the types of events by which their key is gone
 
 
 @dataclass(kw_only=True)
@@ -80,6 +82,7 @@ class TableSummary:
     events: int = 0
     commits: int = 0
     files_fewer: int = 0
+    left_out: int = 0
     applied: Applied = field(default_factory=Applied)
 
 
@@ -139,6 +142,7 @@ class _Run:
             self._tables[log.name] = opened(self._wanted, log)
 
     def close(self) -> None:
+        self.summary.left_out = sum(table.left_out for table in self._tables.values())
         for table in self._tables.values():
             table.close()
 
@@ -318,10 +322,16 @@ def opened(wanted: TableExport, log: TopicLog) -> EventTable:
     """The table of a topic, made if it isn't there."""
     if wanted.format == "delta":
         from django_events.exporting.tables.delta import DeltaEvents
+        from django_events.exporting.tables.delta_states import DeltaStates
 
-        place = f"{wanted.path}/{log.name}"
-        return DeltaEvents(place, log.name, log.incarnation, allow_loss=wanted.allow_loss)
+        known = (f"{wanted.path}/{log.name}", log.name, log.incarnation)
+        if wanted.upsert:
+            return DeltaStates(*known, deletes=wanted.deletes, allow_loss=wanted.allow_loss)
+        return DeltaEvents(*known, allow_loss=wanted.allow_loss)
     from django_events.exporting.tables.iceberg import IcebergEvents, configured, in_folder
+    from django_events.exporting.tables.iceberg_states import IcebergStates
 
     namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
+    if wanted.upsert:
+        return IcebergStates(namespace, log.name, log.incarnation, deletes=wanted.deletes, allow_loss=wanted.allow_loss)
     return IcebergEvents(namespace, log.name, log.incarnation, allow_loss=wanted.allow_loss)

@@ -27,7 +27,9 @@ from django_events.exporting.blanking import blanked
 from django_events.exporting.paths import read_as_data
 from django_events.exporting.tables.table import (
     ERASED,
+    EVENTS,
     INCARNATION,
+    KIND,
     NEXT,
     Conflict,
     Mark,
@@ -35,6 +37,7 @@ from django_events.exporting.tables.table import (
     lost_end,
     lost_mark,
     new_columns,
+    other_kind,
 )
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
 
@@ -87,10 +90,13 @@ def configured(name: str, namespace: str) -> Namespace:
 class IcebergEvents:
     """An Iceberg table in a catalogue."""
 
+    kind = EVENTS
+
     def __init__(self, namespace: Namespace, topic: str, incarnation: str, *, allow_loss: bool = False) -> None:
         self._catalog, self._name, self._folder = namespace.catalog, (namespace.name, topic), namespace.folder
         self._allow_loss = allow_loss
         self.lost_end = False
+        self.left_out = 0
         try:
             self._catalog.create_namespace_if_not_exists(namespace.name)
             self._table = self._opened(incarnation)
@@ -108,6 +114,8 @@ class IcebergEvents:
                 f"{self.place} is an Iceberg table that no export has made: readers would take both together. Take "
                 "another namespace."
             )
+        if (kind := known.get(KIND, EVENTS)) != self.kind:
+            raise other_kind(self.place, kind)
         if NEXT not in known:
             if self._table.current_snapshot() is not None:  # "no mark" is the beginning only of a table without rows
                 raise lost_mark(self.place)
@@ -142,7 +150,7 @@ class IcebergEvents:
     def blank(self, erased: pa.Table, mark: Mark) -> int:
         self._make_ready()
         rows, said = 0, {NEXT: str(mark.next)}
-        for first, last in self._ranges_with(erased["offset"].to_pylist()):
+        for first, last, _ in self._ranges_with(erased["offset"].to_pylist()):
             within = f"offset >= {first} AND offset <= {last}"
             there = self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow())
             blank, changed = blanked(there.sort_by("offset"), erased)
@@ -152,16 +160,19 @@ class IcebergEvents:
                 rows += changed
         return rows
 
-    def _ranges_with(self, offsets: list[int]) -> list[tuple[int, int]]:
-        """From and to of files that have some of these ids; those that overlap are one."""
-        found = map(_bounds, self._table.inspect.data_files().to_pylist())
-        bounds = sorted((first, last) for first, last in found if first is not None and last is not None)
-        ranges: list[tuple[int, int]] = []
-        for first, last in bounds:
+    def _ranges_with(self, offsets: list[int]) -> list[tuple[int, int, int]]:
+        """From, to and bytes of files that have some of these ids; those that overlap are one."""
+        ranges: list[tuple[int, int, int]] = []
+        found: list[tuple[int, int, int]] = []
+        for file in self._data_files():
+            first, last = _bounds(file)
+            if first is not None and last is not None:  # rows of others may have no id
+                found.append((first, last, file["file_size_in_bytes"]))
+        for first, last, size in sorted(found):
             if ranges and first <= ranges[-1][1]:
-                ranges[-1] = ranges[-1][0], max(last, ranges[-1][1])
+                ranges[-1] = ranges[-1][0], max(last, ranges[-1][1]), ranges[-1][2] + size
             else:
-                ranges.append((first, last))
+                ranges.append((first, last, size))
         return [one for one in ranges if bisect_left(offsets, one[0]) < bisect_right(offsets, one[1])]
 
     def say_erased(self, number: int, mark: Mark) -> None:
@@ -180,7 +191,7 @@ class IcebergEvents:
 
     def oldest_offset(self) -> int | None:
         """The least id that a row has."""
-        bounds = [_bounds(file)[0] for file in self._table.inspect.data_files().to_pylist()]
+        bounds = [_bounds(file)[0] for file in self._data_files()]
         return min((one for one in bounds if one is not None), default=None)
 
     def read(self, start: int, end: int, columns: list[str]) -> pa.Table:
@@ -236,7 +247,8 @@ class IcebergEvents:
         except NoSuchTableError:
             pass
         with suppress(TableAlreadyExistsError, CommitFailedException):  # another run may have made it meanwhile
-            self._make({**PROPERTIES, INCARNATION: incarnation})
+            kind = {KIND: self.kind} if self.kind != EVENTS else {}
+            self._make({**PROPERTIES, **kind, INCARNATION: incarnation})
         return self._loaded()
 
     def _loaded(self) -> Table:
@@ -284,8 +296,16 @@ class IcebergEvents:
             )
 
     def _newest_offset(self) -> int | None:
-        bounds = [_bounds(file)[1] for file in self._table.inspect.data_files().to_pylist()]
+        bounds = [_bounds(file)[1] for file in self._data_files()]
         return max((one for one in bounds if one is not None), default=None)
+
+    def _data_files(self) -> list[dict[str, Any]]:
+        """The files of rows; PyIceberg can't list those of a snapshot that has none."""
+        snapshot = self._table.current_snapshot()
+        if snapshot is None or not snapshot.manifests(self._table.io):
+            return []
+        files: list[dict[str, Any]] = self._table.inspect.data_files().to_pylist()
+        return files
 
     def _make(self, properties: dict[str, str]) -> None:
         making = self._catalog.create_table_transaction(self._name, SCHEMA, properties=properties)
@@ -305,7 +325,7 @@ class IcebergEvents:
         """Ids from and to of neighbouring files of one day that are small, and how many files they are."""
         files = sorted(
             (day, *file_bounds, file["file_size_in_bytes"])
-            for file in self._table.inspect.data_files().to_pylist()
+            for file in self._data_files()
             # Rows of others may have no time, and files of another partitioning no day.
             if None not in (day := file["partition"].get("day"), *(file_bounds := _bounds(file)))
         )

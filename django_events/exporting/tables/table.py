@@ -26,6 +26,8 @@ SAME = {
 INCARNATION = "django-events.incarnation"  # a property of the table
 NEXT = "django-events.next"  # what a commit calls its mark, where people and `mark()` look what happened
 ERASED = "django-events.erased"  # the same of the erasures that are applied
+KIND = "django-events.kind"  # a property of the table, where it isn't a table of events
+EVENTS, STATES = "events", "states"
 
 
 class Conflict(Exception):
@@ -44,9 +46,11 @@ class EventTable(Protocol):
     """A table of the events of one topic.
 
     `lost_end` is whether its newest rows were deleted, and its history doesn't say so any more: `append` says it again.
+    `left_out` is how many events a table of states could not take, because they have no key.
     """
 
     lost_end: bool
+    left_out: int
 
     def mark(self) -> Mark | None:
         """The mark as it is now; None if the table has none yet. What is appended follows what was seen here.
@@ -105,6 +109,15 @@ def lost_mark(place: str) -> Refused:
     return Refused(
         f"{place} has rows, and no mark that says up to which event: another tool has added them or removed the mark. "
         "Nothing was added. Export to another place."
+    )
+
+
+def other_kind(place: str, kind: str) -> Refused:
+    if kind == EVENTS:
+        return Refused(f"{place} has a row for each event. Leave --upsert out, or export to another place.")
+    return Refused(
+        f"{place} has a row for each key, by --upsert, and none for each event. Say --upsert to export there, or "
+        "export to another place; events verify compares tables of events."
     )
 
 

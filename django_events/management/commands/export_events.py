@@ -66,6 +66,12 @@ class Command(BaseCommand):
         parser.add_argument(
             "--erase", action="store_true", help="Blank what was erased in the log since it was exported, too."
         )
+        parser.add_argument(
+            "--upsert", action="store_true", help="Of a table: one row for each key, with its newest event."
+        )
+        parser.add_argument(
+            "--deletes", action="append", metavar="TYPE", help="With --upsert: a type that deletes its key; repeatable."
+        )
         add_spark(parser)
 
     def handle(self, *args: Any, topics: list[str], to: str, verbosity: int, **options: Any) -> None:
@@ -73,7 +79,7 @@ class Command(BaseCommand):
         if options["format"] in TABLES:
             self._to_tables(using, topics, to, verbosity=verbosity, **options)
             return
-        for name in ("follow", "consumer", "catalog", "compact"):
+        for name in ("follow", "consumer", "catalog", "compact", "upsert", "deletes"):
             if options[name]:
                 raise usage(f"--{name} is for --format {' or '.join(TABLES)}.")
         engine, threads = options["engine"], options["threads"]
@@ -143,6 +149,8 @@ class Command(BaseCommand):
                 raise usage("--catalog is for --format iceberg.")
             if options["follow"] and options["until"] is not None:
                 raise usage("--until ends an export, and --follow goes on: say one of them.")
+            if options["deletes"] and not options["upsert"]:
+                raise usage("--deletes is for --upsert.")
             if options["every"] <= 0:
                 raise usage("--every is more than 0 seconds.")
             has_sqlite = options["format"] == "iceberg" and not options["catalog"]
@@ -170,6 +178,8 @@ class Command(BaseCommand):
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
                 erasing=_erasing() if options["erase"] else None,
+                upsert=options["upsert"],
+                deletes=tuple(options["deletes"] or ()),
             )
 
             def tell(topic: str, added: int, waiting: int) -> None:
@@ -191,6 +201,8 @@ class Command(BaseCommand):
             )
         else:
             self.stdout.write(f"Nothing to export: all of that is in {wanted.path}.")
+        if done.left_out:
+            self.stdout.write(f"Events without a key, which no row stands for: {done.left_out:,}.")
         if wanted.compact:
             self.stdout.write(f"Files that were merged: {done.files_fewer:,}.")
 

@@ -16,6 +16,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_events import Draft
+from django_events.exporting import comparing
 from django_events.exporting.tables.iceberg import NAMESPACE, in_folder
 from django_events.log.compaction import compact
 from django_events.models import Topic
@@ -181,3 +182,19 @@ def test_what_compaction_removed_is_no_difference(log: Log, tmp_path: Path, form
 
     assert (said["proved"], code, said["findings"]) == (True, 0, [])
     assert said["topics"][0]["compacted"] == 400 - (said["topics"][0]["events"] - 50) > 300
+
+
+@ALL
+def test_ranges_are_compared_one_after_the_other(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*(Draft(value=n, key=str(n)) for n in range(50)))
+    export(topic, tmp_path, "--part", 20, format=format)
+    monkeypatch.setattr(comparing, "MOST", 7)
+    assert verify(tmp_path)[0]["topics"][0]["events"] == 50
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE \"django_events_event_{topic_id(topic)}\" SET key = 'x' WHERE id IN (7, 8, 50)")
+
+    said, code = verify(tmp_path)
+
+    assert (code, [one["id"] for one in said["findings"]], said["topics"][0]["events"]) == (1, [7, 8, 50], 50)
