@@ -313,6 +313,9 @@ def test_a_database_that_is_older_than_an_erasure_is_refused(log: Log, tmp_path:
     with pytest.raises(CommandError, match="is applied there, and not in this database") as raised:
         export(topic, tmp_path, format=format)
     assert raised.value.returncode == 1
+    erase(topic, key="k1", reason="asked for")
+    with pytest.raises(CommandError, match="is applied there, and not in this database"):
+        export(topic, tmp_path, "--erase", "--until", 31, format=format)
     assert len(read_back(tmp_path, format)) == 30
 
 
