@@ -69,7 +69,7 @@ def test_every_public_name_is_what_it_says():
         *("apublish", "apublish_many", "cancel", "capture", "claim", "close_writers", "consumer", "event_context"),
         *("outbox", "projection", "publish", "publish_many", "queue", "rollup", "schema", "shard_of", "suppress"),
         *("topic", "upcaster"),
-        *("jetstream", "kafka", "redis_stream", "relay"),
+        *("jetstream", "kafka", "rabbitmq", "redis_stream", "relay", "sns", "sqs"),
         *("inbox", "jetstream_source", "redis_source"),
     }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions
