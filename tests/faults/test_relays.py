@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.support.aws_server import Aws
 from tests.support.brokers import NATS, REDIS, MockKafka, Nats, Redis
 from tests.support.processes import Processes, freeze
 from tests.support.proxies import SilentProxy
@@ -32,6 +33,7 @@ KINDS: dict[str, Any] = {
     "nats": (NATS, Nats, "nats-server"),
     "kafka": (sys.executable, MockKafka, ""),
     "rabbitmq": (RABBITMQ, RabbitMQ, "rabbitmq-server"),
+    "aws": (sys.executable, Aws, ""),
 }
 LOST = [  # whether the batch arrives and only its answer is lost
     pytest.param("redis", False, id="redis-batch", marks=pytest.mark.quick),
@@ -40,6 +42,8 @@ LOST = [  # whether the batch arrives and only its answer is lost
     pytest.param("nats", True, id="nats-answer"),
     pytest.param("rabbitmq", False, id="rabbitmq-batch", marks=pytest.mark.slow),
     pytest.param("rabbitmq", True, id="rabbitmq-answer"),
+    pytest.param("aws", False, id="aws-batch"),
+    pytest.param("aws", True, id="aws-answer"),
 ]
 
 
@@ -160,7 +164,7 @@ def test_who_froze_while_it_sent_doubles_nothing(site: Site, arrives: bool):
     site.check()
 
 
-@pytest.mark.parametrize("site", ["redis", "nats", "rabbitmq"], indirect=True)
+@pytest.mark.parametrize("site", ["redis", "nats", "rabbitmq", "aws"], indirect=True)
 @pytest.mark.parametrize("arrives", [True, False], ids=["answer", "batch"])
 def test_what_is_lost_on_the_way_is_sent_again_and_an_answer_that_is_lost_doubles_nothing(site: Site, arrives: bool):
     site.worker()
