@@ -37,7 +37,7 @@ STANDS_BY = 2.0  # seconds, where another process moved the position
 SAID_SERVED = 5.0  # seconds between two notes that it is served, while there is nothing to take in, or it rests
 
 
-class _HeldUp(Exception):
+class HeldUp(Exception):
     """Nothing behind a message can be taken in now."""
 
     def __init__(self, reason: str, *, after: timedelta | None = None, again: bool = False) -> None:
@@ -80,7 +80,7 @@ class InboxWorker:
                 return 0
             self._again = False
             return self._take_in()
-        except _HeldUp as held:
+        except HeldUp as held:
             self._fail(str(held), after=held.after)
             self._again = held.again
         except SourceUnavailable as error:
@@ -183,7 +183,7 @@ class InboxWorker:
         intake = Intake(position=dict(places))
         for gone in found.gone:
             if self.inbox.expired == "stop":
-                raise _HeldUp(
+                raise HeldUp(
                     f"{_told(gone)} were removed from the source before they were taken in. The inbox waits in front "
                     f"of what is left: {gone.next}. To go on without them: inbox(…, expired='skip')"
                 )
@@ -193,7 +193,7 @@ class InboxWorker:
         for message in found.messages:
             try:
                 event, is_readable = self._event(message, is_first=taken == 0 and not found.gone)
-            except _HeldUp:
+            except HeldUp:
                 if taken == 0 and not found.gone:
                     raise
                 break
@@ -213,20 +213,20 @@ class InboxWorker:
         try:
             return event_of(self.inbox, self._topic, message), True
         except RetryLater as error:
-            raise _HeldUp(f"transform wants {message.address} to wait: {error}", after=error.after) from error
+            raise HeldUp(f"transform wants {message.address} to wait: {error}", after=error.after) from error
         except Unreadable as error:
             reason, unreadable = str(error), error
             if error.again and (not is_first or self._attempt(message) < self.inbox.retry.attempts):
-                raise _HeldUp(f"{message.address} can't be read, and is tried again: {reason}", again=True) from error
+                raise HeldUp(f"{message.address} can't be read, and is tried again: {reason}", again=True) from error
         if self.inbox.on_unreadable == "stop":
-            raise _HeldUp(
+            raise HeldUp(
                 f"{message.address} can't be read, and the inbox waits in front of it: {reason} It goes on when "
                 "transform can read it, or leaves it out."
             )
         try:
             return unreadable_event(self.inbox, self._topic, message, unreadable.whole), False
         except InvalidEvent as error:
-            raise _HeldUp(
+            raise HeldUp(
                 f"{message.address} can't be read ({reason}), and topic {self._topic.name!r} doesn't take it as an "
                 f"event that says so: {error} The inbox waits in front of it until transform reads it or leaves it out."
             ) from error

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,17 @@ class RabbitMQ:
             channel = connection.channel()
             for body in bodies:
                 channel.basic_publish(amqp.Message(body, delivery_mode=2, **properties), "", queue)
+
+    def send_letters(self, numbers: Iterable[int]) -> None:
+        """Messages with these numbers, each of which is confirmed."""
+        import amqp
+
+        with closing(amqp.Connection(host=f"127.0.0.1:{self.port}", confirm_publish=True)) as connection:
+            connection.connect()
+            channel = connection.channel()
+            for number in numbers:
+                made = amqp.Message(str(number).encode(), delivery_mode=2, message_id=f"letter {number}")
+                channel.basic_publish(made, "", "letters")
 
     def entries(self, queue: str = "parcels") -> list[Entry]:
         """All that was ever found in a queue. It is empty then."""

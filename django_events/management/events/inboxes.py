@@ -44,7 +44,7 @@ def _relays(using: str) -> list[dict[str, Any]]:
 
 
 def _inboxes(using: str) -> list[dict[str, Any]]:
-    declared = {one.name for one in declarations.inboxes}
+    declared = {one.name: one.source for one in declarations.inboxes}
     return [
         {
             "inbox": row.name,
@@ -59,19 +59,21 @@ def _inboxes(using: str) -> list[dict[str, Any]]:
             "moved_at": row.moved_at,
             "served_at": row.served_at,
             "failing_since": row.failing_since,
-            "state": _state(row, is_declared=row.name in declared),
+            "state": _state(row, declared.get(row.name)),
             "error": row.error,
         }
         for row in models.Inbox.objects.using(using).select_related("topic").order_by("name")
     ]
 
 
-def _state(row: models.Inbox, *, is_declared: bool) -> str:
-    if not is_declared:
+def _state(row: models.Inbox, source: declarations.InboxSource | None) -> str:
+    if source is None:
         return "undeclared"
     if row.failing_since is not None:
         return "failing"
-    return "not begun" if row.position is None else "serving"
+    # A queue has no places, so an inbox from one has no position.
+    begun = row.served_at if getattr(source, "is_queue", False) else row.position
+    return "not begun" if begun is None else "serving"
 
 
 def inbox(
