@@ -38,10 +38,6 @@ class QueueIntake:
     left_out: int
     unread: list[str]
 
-    @property
-    def messages(self) -> int:
-        return self.taken + self.left_out + len(self.unread)
-
 
 def take_in_queued(
     using: str,

@@ -19,6 +19,7 @@ from django_events.bridges.inbox_worker import SAID_SERVED, SHORTEST_PAUSE, Held
 from django_events.bridges.queue_sources import QueuedMessage, QueueInUse, QueueReader, dedup_key_of
 from django_events.bridges.queue_taking_in import QueuedEvent, take_in_queued
 from django_events.bridges.sources import InboxMessage, SourceUnavailable
+from django_events.bridges.taking_in import InboxRow
 from django_events.declarations import DeclaredInbox
 from django_events.exceptions import Refused
 from django_events.workers.stopping import Stop
@@ -80,22 +81,26 @@ class QueueInboxWorker(InboxWorker):
             return 0
         try:
             taken, queued, held = self._sort(received)
-            intake = take_in_queued(self.using, row, self._topic, queued, window=self._source.window, lag=self._lag)
+            unread = self._write_queued(row, queued) if taken else []
         except BaseException:
             with suppress(Exception):  # the queue gives them again by itself, too, only later
                 reader.give_back(received, timedelta(0))
             raise
-        self._served = time.monotonic()
-        self._say_what_was_lost((), intake.unread)
+        self._say_what_was_lost((), unread)
         for one in taken:
             self._tried.pop(one.message.address, None)
         with self._reading():
             reader.acknowledge(taken)
-        if taken:
-            self._works()
         if held.messages:
             self._hold(reader, held, took=bool(taken))
         return len(taken)
+
+    def _write_queued(self, row: InboxRow, queued: Sequence[QueuedEvent]) -> list[str]:
+        """Publish what is new of these; returns the addresses of those whose events say that they can't be read."""
+        intake = take_in_queued(self.using, row, self._topic, queued, window=self._source.window, lag=self._lag)
+        self._served = time.monotonic()
+        self._works()
+        return intake.unread
 
     def _sort(self, received: Sequence[QueuedMessage]) -> tuple[list[QueuedMessage], list[QueuedEvent], _Held]:
         """Which messages are taken in now and what they become, and which come again."""
@@ -122,10 +127,10 @@ class QueueInboxWorker(InboxWorker):
         return taken, queued, held
 
     def _pause(self, message: InboxMessage, error: HeldUp) -> timedelta:
-        after = error.after
-        if after is None:
-            after = self.inbox.retry.pause(max(1, self._tried.get(message.address, 1)))
-        return max(after, SHORTEST_PAUSE)
+        if error.after is not None:
+            return max(error.after, SHORTEST_PAUSE)
+        tried = self._tried[message.address] if error.again else self._attempt(message)
+        return max(self.inbox.retry.pause(tried), SHORTEST_PAUSE)
 
     def _attempt(self, message: InboxMessage) -> int:
         """Count an attempt at a message, as this process made them; returns how many."""

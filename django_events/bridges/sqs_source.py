@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from math import ceil
 from typing import Any, ClassVar
 
 from django_events.bridges.aws import MOST_ENTRIES, client_of, code_of, is_fifo
@@ -114,7 +115,7 @@ class SqsReader:
             self._asked(self._client.delete_message_batch, QueueUrl=self._url, Entries=entries)
 
     def give_back(self, messages: Iterable[QueuedMessage], after: timedelta) -> None:
-        seconds = int(min(after, LONGEST_VISIBILITY - timedelta(minutes=1)).total_seconds())
+        seconds = ceil(min(after, LONGEST_VISIBILITY - timedelta(minutes=1)).total_seconds())
         for entries in _tens(messages, VisibilityTimeout=seconds):
             self._asked(self._client.change_message_visibility_batch, QueueUrl=self._url, Entries=entries)
 

@@ -238,7 +238,8 @@ def test_three_rounds_of_trouble(site: Site):
     _rounds(site, 3, random.Random(2))
 
 
-@pytest.mark.parametrize("site", KINDS, indirect=True)
+# Moto takes longer for each message that a queue already has.
+@pytest.mark.parametrize("site", [kind for kind in KINDS if kind != "aws"], indirect=True)
 @pytest.mark.parametrize("seed", range(3))
 def test_thirty_rounds_of_trouble(site: Site, seed: int):
     _rounds(site, 30, random.Random(seed))

@@ -9,6 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import trustme
+
 from testproject.private_postgres.server import choose_free_port
 from tests.support.brokers import Entry
 from tests.support.processes import wait_until
@@ -29,7 +31,7 @@ class RabbitMQ:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "rabbitmq"
         self.folder.mkdir()
-        self.port, self._distribution, self._names = (choose_free_port() for _ in range(3))
+        self.port, self.tls_port, self._distribution, self._names = (choose_free_port() for _ in range(4))
         self._process: subprocess.Popen[bytes] | None = None
         assert EPMD is not None
         self._epmd = subprocess.Popen(
@@ -38,6 +40,10 @@ class RabbitMQ:
             stderr=subprocess.DEVNULL,
         )
         self._read: list[Entry] = []
+        self.authority = self.folder / "authority.pem"
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(str(self.authority))
+        authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(self.folder / "server.pem"))
         self.start()
         self.declare("parcels")
 
@@ -47,6 +53,9 @@ class RabbitMQ:
         (folder / "plugins").write_text("[].")
         (folder / "rabbitmq.conf").write_text(
             f"listeners.tcp.default = 127.0.0.1:{self.port}\n"
+            f"listeners.ssl.default = 127.0.0.1:{self.tls_port}\n"
+            f"ssl_options.certfile = {folder / 'server.pem'}\n"
+            f"ssl_options.keyfile = {folder / 'server.pem'}\n"
             "disk_free_limit.absolute = 1MB\n"
             "max_message_size = 200000\n"
             "log.file.level = warning\n"

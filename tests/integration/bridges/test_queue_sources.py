@@ -229,6 +229,22 @@ def test_a_queue_in_order_rests_in_front_of_a_message_that_waits(things, make_in
     assert row().error == ""
 
 
+def test_since_when_nothing_could_be_taken_in_stays_what_it_was(things, make_inbox, box):
+    box.put(1)
+
+    def transform(message):
+        raise RetryLater("closed", after=timedelta(0))
+
+    with closing(worker_of("default", make_inbox(things, source=box, transform=transform))) as worker:
+        turn(worker)
+        since = row().failing_since
+        worker._rests_until = 0
+        turn(worker)
+
+    assert since is not None
+    assert row().failing_since == since
+
+
 def test_attempts_count_for_each_message_by_itself(things, make_inbox, box):
     box.put(1, 2, 3)
 

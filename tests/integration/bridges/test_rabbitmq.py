@@ -4,6 +4,7 @@ import json
 from contextlib import closing
 
 import pytest
+import trustme
 from django.test import override_settings
 
 from django_events import rabbitmq as rabbitmq_queue
@@ -268,6 +269,23 @@ def test_what_is_wrong_with_the_settings_is_said_without_secrets(things, make_re
     assert said in error
     if "password" in wrong:
         assert "tops3cret" not in error
+
+
+def test_by_tls_it_sends_to_the_server_whose_certificate_it_knows(things, make_relay, rabbitmq, tmp_path):
+    fill_topic(things, "x" * 150_000, 2)
+    relay = make_relay(things, to=rabbitmq_queue("things"))
+    stranger = tmp_path / "stranger.pem"
+    trustme.CA().cert_pem.write_to_path(str(stranger))
+    for authority in (stranger, rabbitmq.authority):
+        tls = {"ca_certs": str(authority), "server_hostname": "localhost"}
+        options = {**rabbitmq.options, "host": f"127.0.0.1:{rabbitmq.tls_port}", "ssl": tls}
+        with override_settings(DJANGO_EVENTS={"BROKERS": {"rabbitmq": options}}):
+            run_once(relay)
+        if authority == stranger:
+            assert "certificate verify failed" in waits(relay)
+            end_pauses(relay)
+
+    assert addresses(rabbitmq) == ["things/1", "things/2"]
 
 
 def test_close_lets_go_of_a_server_that_is_frozen(things, make_relay, rabbitmq):
