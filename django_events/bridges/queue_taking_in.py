@@ -70,5 +70,5 @@ def take_in_queued(
             lag=lag,
         )
         if not noted:
-            raise NotReady("The inbox was removed meanwhile. Nothing was taken in.")
+            raise NotReady("The inbox was paused or removed meanwhile. Nothing was taken in.")
     return intake

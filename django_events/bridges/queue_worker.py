@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from django_events.bridges import inbox_worker
-from django_events.bridges.inbox_worker import SAID_SERVED, SHORTEST_PAUSE, HeldUp, InboxWorker
+from django_events.bridges.inbox_worker import LOOKS_AGAIN, SHORTEST_PAUSE, HeldUp, InboxWorker
 from django_events.bridges.queue_sources import QueuedMessage, QueueInUse, QueueReader, dedup_key_of
 from django_events.bridges.queue_taking_in import QueuedEvent, take_in_queued
 from django_events.bridges.sources import InboxMessage, SourceUnavailable
@@ -63,10 +63,14 @@ class QueueInboxWorker(InboxWorker):
     def wait(self, stop: Stop) -> None:
         """Until a rest ends. Otherwise not at all: `receive` waits for messages."""
         if (rest := self._rests_until - time.monotonic()) > 0:
-            stop.wait(min(rest, SAID_SERVED))
+            stop.wait(min(rest, LOOKS_AGAIN))
 
-    def _take_in(self) -> int:
+    def _take_in(self, stop: Stop) -> int:
         row = self._find()
+        if row.is_paused:
+            self._rest_paused(row)
+            return 0
+        self._refuse_another(row._replace(source=str(self._source)))  # a row without a position is of any source
         reader = self._open_queue()
         try:
             with self._reading():
@@ -129,7 +133,7 @@ class QueueInboxWorker(InboxWorker):
     def _pause(self, message: InboxMessage, error: HeldUp) -> timedelta:
         if error.after is not None:
             return max(error.after, SHORTEST_PAUSE)
-        tried = self._tried[message.address] if error.again else self._attempt(message)
+        tried = self._tried.get(message.address, 1) if error.again else self._attempt(message)
         return max(self.inbox.retry.pause(tried), SHORTEST_PAUSE)
 
     def _attempt(self, message: InboxMessage) -> int:
@@ -171,7 +175,7 @@ class QueueInboxWorker(InboxWorker):
             )
 
     def _ask_for_lag(self, reader: QueueReader) -> None:
-        if time.monotonic() - self._asked > SAID_SERVED:
+        if time.monotonic() - self._asked > LOOKS_AGAIN:
             self._asked = time.monotonic()
             with self._reading():
                 self._lag = reader.lag()

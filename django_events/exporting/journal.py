@@ -114,6 +114,7 @@ class Journal:
     def _decide(self, attempt: str) -> None:
         """Add the version by which an attempt counts, and let readers see it."""
         if attempt not in self._storage.names(self._attempts):
+            self.refuse_replaced()  # a later run has cleared it
             raise Refused(
                 f"{self.place_of(attempt)} is not there, though it was written. Expected a folder that this machine, "
                 "and all of Spark's, see, and that nothing else clears. Nothing was added."

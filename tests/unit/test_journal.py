@@ -215,6 +215,15 @@ def test_files_that_spark_wrote_elsewhere_do_not_count(tmp_path: Path) -> None:
     assert parts(tmp_path).unfinished == [PART]
 
 
+def test_a_run_whose_files_a_later_one_has_cleared_is_told_of_that_one(tmp_path: Path) -> None:
+    journal = planned(tmp_path, PART)
+    attempt = write(journal)
+    planned(tmp_path)  # it takes the folder over, and clears what others have left
+
+    with pytest.raises(Refused, match="Another run has taken"):
+        journal.finish(PART, attempt, 50)
+
+
 @pytest.mark.slow
 def test_many_runs_at_once_decide_each_part_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any lock: each takes the folder over from the others, again and again."""

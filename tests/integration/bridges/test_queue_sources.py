@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import DatabaseError
+from django.utils import timezone
 
 from django_events import Draft
 from django_events.bridges import queue_worker
@@ -14,6 +15,8 @@ from django_events.bridges.queue_sources import QueuedMessage, dedup_key_of, ide
 from django_events.bridges.queue_worker import worker_of
 from django_events.bridges.sources import InboxMessage, SourceUnavailable
 from django_events.models import DedupKey, Inbox
+from django_events.observing.inbox_states import state_of
+from django_events.operations import pause_inbox, resume_inbox
 from django_events.retries import RetryLater
 from django_events.testing import published
 from django_events.workers.stopping import Stop
@@ -243,6 +246,30 @@ def test_since_when_nothing_could_be_taken_in_stays_what_it_was(things, make_inb
 
     assert since is not None
     assert row().failing_since == since
+
+
+def test_a_paused_inbox_takes_nothing_in_and_what_was_received_is_given_back(things, make_inbox, box):
+    box.put(1, 2)
+    paused: list[bool] = []
+
+    def transform(message):
+        if not paused:
+            paused.append(pause_inbox("things-in"))
+        return letter(message)
+
+    inbox = make_inbox(things, source=box, transform=transform)
+    with closing(worker_of("default", inbox)) as worker:
+        turn(worker)
+        assert values(things) == []
+        worker._rests_until = 0
+        turn(worker)
+    assert values(things) == []
+    assert state_of(row(), timezone.now()) == "paused"
+    resume_inbox(inbox)
+    take_in(inbox)
+
+    assert values(things) == [1, 2]
+    assert state_of(row(), timezone.now()) == "serving"
 
 
 def test_attempts_count_for_each_message_by_itself(things, make_inbox, box):
