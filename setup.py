@@ -19,6 +19,8 @@ WEBHOOKS = ["aiohttp>=3.12"]
 REDIS = ["redis>=5"]
 NATS = ["nats-py>=2.11"]
 KAFKA = ["confluent-kafka>=2.5"]
+RABBITMQ = ["amqp>=5.2"]
+AWS = ["boto3>=1.35"]
 SCHEMAS = ["pydantic>=2.7,<3"]
 TEST = [
     *DEMO,
@@ -29,6 +31,8 @@ TEST = [
     *REDIS,
     *NATS,
     *KAFKA,
+    *RABBITMQ,
+    *AWS,
     *SCHEMAS,
     "pyspark[connect,pipelines]",
     # A broker with Kafka's protocol, for tests; they are skipped where it isn't there.
@@ -90,6 +94,8 @@ setup(
         "redis": REDIS,
         "nats": NATS,
         "kafka": KAFKA,
+        "rabbitmq": RABBITMQ,
+        "aws": AWS,
         "schemas": SCHEMAS,
         "demo": DEMO,
         "bench": BENCH,

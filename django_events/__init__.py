@@ -62,12 +62,17 @@ _HOMES = {
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
     "queue": "django_events.declarations",
+    "rabbitmq": "django_events.bridges.rabbitmq",
+    "rabbitmq_source": "django_events.bridges.rabbitmq_source",
     "redis_source": "django_events.bridges.redis_source",
     "redis_stream": "django_events.bridges.redis_streams",
     "relay": "django_events.declarations",
     "reads_own_writes": "django_events.deriving.own_writes",
     "rollup": "django_events.declarations",
     "shard_of": "django_events.publishing.shards",
+    "sns": "django_events.bridges.sns",
+    "sqs": "django_events.bridges.sqs",
+    "sqs_source": "django_events.bridges.sqs_source",
     "sse": "django_events.live.server_sent_events",
     "suppress": "django_events.publishing.session_settings",
     "topic": "django_events.declarations",
@@ -117,6 +122,8 @@ __all__ = [
     "publish",
     "publish_many",
     "queue",
+    "rabbitmq",
+    "rabbitmq_source",
     "reads_own_writes",
     "redis_source",
     "redis_stream",
@@ -124,6 +131,9 @@ __all__ = [
     "rollup",
     "schema",
     "shard_of",
+    "sns",
+    "sqs",
+    "sqs_source",
     "sse",
     "suppress",
     "topic",
@@ -136,9 +146,14 @@ if TYPE_CHECKING:
     from django_events.bridges.jetstream_source import jetstream_source
     from django_events.bridges.kafka import kafka
     from django_events.bridges.kafka_source import kafka_source
+    from django_events.bridges.rabbitmq import rabbitmq
+    from django_events.bridges.rabbitmq_source import rabbitmq_source
     from django_events.bridges.redis_source import redis_source
     from django_events.bridges.redis_streams import redis_stream
+    from django_events.bridges.sns import sns
     from django_events.bridges.sources import InboxMessage
+    from django_events.bridges.sqs import sqs
+    from django_events.bridges.sqs_source import sqs_source
     from django_events.consuming.claiming import Claimed, claim
     from django_events.declarations import (
         DELETE,

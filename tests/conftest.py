@@ -23,6 +23,7 @@ pytest_plugins = [  # each before those that import it
     "tests.support.fix_sites",
     "tests.support.fix_webhooks",
     "tests.support.fix_relays",
+    "tests.support.fix_queue_brokers",
     "tests.support.fix_inboxes",
 ]
 

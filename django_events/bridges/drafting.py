@@ -26,7 +26,7 @@ from django_events.publishing.encoding import MAX_KEY_LENGTH, Encoded, encode_dr
 from django_events.retries import Ignore, RetryLater
 
 UNREADABLE = "inbox.unreadable"  # the type of events that are messages which can't be read
-PREFIXES = ("ce_", "ce-")  # of attributes that are beside the payload: Kafka and Redis, NATS
+PREFIXES = ("ce_", "ce-", "cloudevents:", "cloudevents_")  # of attributes beside the payload: Kafka, NATS, AMQP
 STRUCTURED = "application/cloudevents+json"
 LONGEST_REASON = 1_000
 MOST_DIGITS = 9  # of the version of a schema
@@ -137,9 +137,10 @@ def _cloudevent(message: InboxMessage) -> Draft:
     if content_type.partition(";")[0].strip().lower() == STRUCTURED:
         return _structured(message)
     attributes = {
-        name[len(PREFIXES[0]) :]: unquote(text) if name.startswith("ce-") else text
+        name[len(prefix) :]: unquote(text) if prefix == "ce-" else text
         for name, text in message.headers.items()
-        if name.startswith(PREFIXES)
+        for prefix in PREFIXES
+        if name.startswith(prefix)
     }
     if "id" not in attributes:
         raise Unreadable("It is no CloudEvent. What other messages mean, a function says: inbox(…, transform=…)")

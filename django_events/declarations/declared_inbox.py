@@ -68,6 +68,8 @@ class DeclaredInbox(Restartable):
             yield f"{what} has transform={self.transform!r}, expected a function of a message, or None."
         if not is_storable(self.start) or not 0 < len(self.start) <= LONGEST_START:
             yield f"{what} has start={self.start!r}, expected 'beginning', 'end', or a message of the source."
+        if getattr(self.source, "is_queue", False) and self.start != "beginning":
+            yield f"{what} has start={self.start!r}, and a queue has no places: leave it out."
         if self.on_unreadable not in get_args(OnUnreadable):
             yield f"{what} has on_unreadable={self.on_unreadable!r}, expected 'publish' or 'stop'."
         if self.expired not in get_args(Expired):

@@ -3,7 +3,7 @@
 orders_to_redis = relay(orders, to=redis_stream("shop.orders"), name="orders-to-redis", types=["order.*"])
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
@@ -34,6 +34,12 @@ class RelayTarget(Protocol):
 
     def bridge(self) -> Any:
         """A new `bridges.Bridge`, not open yet."""
+
+
+def forms_of(target: object) -> Sequence[Form]:
+    """What a target can be sent, the usual one first: all forms, if it doesn't say so as `forms`."""
+    forms: Sequence[Form] = getattr(target, "forms", get_args(Form))
+    return forms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +78,7 @@ class DeclaredRelay(DeclaredConsumer):
             yield from (f"{what}: {problem}" for problem in self.to.problems())
         if len(self.topics) != 1:
             yield f"{what} has {len(self.topics)} topics, expected one: a target can't compare ids of two topics."
-        if self.form not in get_args(Form):
-            yield f"{what} has form={self.form!r}, expected {' or '.join(map(repr, get_args(Form)))}."
+        if self.form not in (forms := forms_of(self.to)):
+            yield f"{what} has form={self.form!r}, expected {' or '.join(map(repr, forms))}."
         if self.transform is not None and not callable(self.transform):
             yield f"{what} has transform={self.transform!r}, expected a function of an event, or None."

@@ -22,7 +22,7 @@ from django_events.declarations.declared_inbox import (
     OnUnreadable,
 )
 from django_events.declarations.declared_projection import DeclaredProjection, Fold, KeyOfEvent
-from django_events.declarations.declared_relay import DeclaredRelay, Form, RelayTarget, Transform
+from django_events.declarations.declared_relay import DeclaredRelay, Form, RelayTarget, Transform, forms_of
 from django_events.declarations.declared_rollup import DeclaredRollUp
 from django_events.declarations.declared_topic import Compatibility, DeclaredTopic, SchemaCheck, Undescribed
 from django_events.declarations.limits import texts
@@ -386,7 +386,7 @@ def relay(
     metadata: str | None = None,
     vars: Mapping[str, Any] | None = None,
     transform: Transform | None = None,
-    form: Form = "cloudevent_binary",
+    form: Form | None = None,
     partitioned: bool = True,
     batch_size: int = 500,
     start: Start = "beginning",
@@ -406,7 +406,7 @@ def relay(
         topics=(str(topic),),
         handler="django_events.bridges.relaying.Relaying",
         to=to,
-        form=form,
+        form=form if form is not None else forms_of(to)[0],
         transform=transform,
         types=texts(types),
         keys=texts(keys),

@@ -12,7 +12,8 @@ def state_of(row: models.Inbox, now: datetime) -> str:
 
     What a worker has written down says nothing any more when no worker is there.
     """
-    if row.name not in {one.name for one in declarations.inboxes}:
+    sources = {one.name: one.source for one in declarations.inboxes}
+    if row.name not in sources:
         return "undeclared"
     if row.paused_at is not None:
         return "paused"
@@ -22,4 +23,6 @@ def state_of(row: models.Inbox, now: datetime) -> str:
         return "unserved"
     if row.failing_since is not None:
         return "failing"
-    return "not begun" if row.position is None else "serving"
+    # A queue has no places, so an inbox from one has no position.
+    is_begun = row.position is not None or getattr(sources[row.name], "is_queue", False)
+    return "serving" if is_begun else "not begun"

@@ -95,6 +95,12 @@ def restart_inbox(
     What it takes in a second time is published a second time. What it has published stays.
     """
     using = writable(using)
+    for declared in declarations.inboxes:
+        if declared.name == str(inbox) and getattr(declared.source, "is_queue", False):
+            raise Refused(
+                f"Inbox {inbox} reads a queue, {declared.source}, which has no places to begin at, and has forgotten "
+                "what was taken in. Nothing was changed."
+            )
     if not is_storable(start) or not 0 < len(start) <= LONGEST_START:
         raise Invalid(f"start is {start!r}, expected 'beginning', 'end', or the id of a message of the source.")
     with bounded(using, f"Inbox {inbox}"):

@@ -7,6 +7,7 @@ with explained(using, topic), transaction.atomic(using):
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import NoReturn, cast
 
 from django.db import DatabaseError, connections, router, transaction
@@ -113,7 +114,15 @@ def _is_scheduled(event: Encoded) -> bool:
 
 def _repeated(using: str, topic: DeclaredTopic, events: Mapping[int, Conditional]) -> set[int]:
     """Take the dedup keys, in an order that all share, lest two wait for each other; the first of a key counts."""
-    keyed = sorted((event.dedup_key, index) for index, event in events.items() if event.dedup_key is not None)
+    keys = {index: event.dedup_key for index, event in events.items() if event.dedup_key is not None}
+    return take_dedup_keys(using, topic, keys, {index: events[index].dedup_window for index in keys})
+
+
+def take_dedup_keys(
+    using: str, topic: DeclaredTopic, keys: Mapping[int, str], windows: Mapping[int, timedelta | None]
+) -> set[int]:
+    """Take dedup keys in the caller's transaction; returns the indexes of those that are taken already."""
+    keyed = sorted((key, index) for index, key in keys.items())
     if not keyed:
         return set()
     new = sql.fetch(
@@ -122,7 +131,7 @@ def _repeated(using: str, topic: DeclaredTopic, events: Mapping[int, Conditional
         topic=topic.name,
         indexes=[index for _, index in keyed],
         keys=[key for key, _ in keyed],
-        windows=[events[index].dedup_window for _, index in keyed],
+        windows=[windows[index] for _, index in keyed],
     )
     return {index for _, index in keyed}.difference(index for (index,) in new)
 

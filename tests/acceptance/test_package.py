@@ -103,6 +103,7 @@ def test_it_says_what_it_is_and_needs(wheel, names):
         "psycopg",
     }
     assert set(metadata.get_all("Provides-Extra")) == {
+        "aws",
         "bench",
         "demo",
         "dev",
@@ -112,6 +113,7 @@ def test_it_says_what_it_is_and_needs(wheel, names):
         "metrics",
         "nats",
         "opentelemetry",
+        "rabbitmq",
         "redis",
         "schemas",
         "spark",

@@ -9,7 +9,7 @@ import pytest
 
 from django_events import Backoff, declarations
 from django_events.bridges import inbox_worker
-from django_events.bridges.inbox_worker import InboxWorker
+from django_events.bridges.queue_worker import worker_of
 from django_events.models import Inbox
 from django_events.operating import inboxes
 from django_events.workers.loop import run
@@ -41,5 +41,5 @@ def make_inbox(make_topic: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inb
 
 def take_in(inbox: declarations.DeclaredInbox) -> int:
     """Take in what is there now, until nothing is left; returns how many messages."""
-    with closing(Stop()) as stop, closing(InboxWorker("default", inbox, once=True)) as worker:
+    with closing(Stop()) as stop, closing(worker_of("default", inbox, once=True)) as worker:
         return run(worker, stop, once=True)

@@ -3,12 +3,21 @@
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from django_events import DeclaredInbox, inbox, jetstream_source, kafka_source, redis_source
+from django_events import (
+    DeclaredInbox,
+    inbox,
+    jetstream_source,
+    kafka_source,
+    rabbitmq_source,
+    redis_source,
+    sqs_source,
+)
 from django_events.testing import isolate_declarations
 
 pytestmark = pytest.mark.requirement("X21")
@@ -16,13 +25,19 @@ pytestmark = pytest.mark.requirement("X21")
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
-for client in ("redis", "nats", "confluent_kafka", "aiohttp"):
+for client in ("redis", "nats", "confluent_kafka", "aiohttp", "amqp", "boto3"):
     sys.modules[client] = None  # as if it weren't installed
 import django
 django.setup()
-from django_events import inbox, jetstream_source, kafka_source, redis_source
+from django_events import inbox, jetstream_source, kafka_source, rabbitmq_source, redis_source, sqs_source
 from django_events.exceptions import NotReady
-for extra, source in {"redis": redis_source("s"), "nats": jetstream_source("S"), "kafka": kafka_source("s")}.items():
+for extra, source in {
+    "redis": redis_source("s"),
+    "nats": jetstream_source("S"),
+    "kafka": kafka_source("s"),
+    "rabbitmq": rabbitmq_source("q"),
+    "aws": sqs_source("q"),
+}.items():
     declared = inbox("orders", source=source, name="orders-in")
     assert list(declared.problems()) == []
     try:
@@ -46,7 +61,16 @@ def declared(**options: Any) -> DeclaredInbox:
     return inbox("orders", **{"source": redis_source("orders"), "name": "orders-in", **options})
 
 
-@pytest.mark.parametrize("source", [redis_source("s"), jetstream_source("S", broker="other"), kafka_source("s.s")])
+@pytest.mark.parametrize(
+    "source",
+    [
+        redis_source("s"),
+        jetstream_source("S", broker="other"),
+        kafka_source("s.s"),
+        rabbitmq_source("q"),
+        sqs_source("q.fifo"),
+    ],
+)
 def test_an_inbox_that_is_right_has_no_problem(source):
     assert list(declared(source=source).problems()) == []
 
@@ -59,6 +83,12 @@ def test_an_inbox_that_is_right_has_no_problem(source):
         ({"source": redis_source("")}, "redis_source has ''"),
         ({"source": jetstream_source("a.b")}, "jetstream_source has 'a.b'"),
         ({"source": kafka_source("a b")}, "kafka_source has 'a b'"),
+        ({"source": rabbitmq_source("")}, "rabbitmq_source has ''"),
+        ({"source": rabbitmq_source("q", exclusive=1)}, "rabbitmq_source has exclusive=1"),
+        ({"source": rabbitmq_source("q", window=timedelta(0))}, "rabbitmq_source has window="),
+        ({"source": sqs_source("a b")}, "sqs_source has 'a b'"),
+        ({"source": sqs_source("q", visibility=timedelta(days=1))}, "sqs_source has visibility="),
+        ({"source": sqs_source("q"), "start": "end"}, "a queue has no places"),
         ({"transform": 3}, "transform=3"),
         ({"start": ""}, "start=''"),
         ({"batch_size": 0}, "batch_size=0"),

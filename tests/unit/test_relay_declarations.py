@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_events import DeclaredRelay, declarations, jetstream, kafka, redis_stream, relay
+from django_events import DeclaredRelay, declarations, jetstream, kafka, rabbitmq, redis_stream, relay, sns, sqs
 from django_events.bridges.brokers import HIDDEN, said
 from django_events.bridges.protocol import TargetUnavailable
 from django_events.exceptions import HandlerNotFound
@@ -20,13 +20,20 @@ pytestmark = pytest.mark.requirement("X20")
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
-for client in ("redis", "nats", "confluent_kafka", "aiohttp"):
+for client in ("redis", "nats", "confluent_kafka", "aiohttp", "amqp", "boto3"):
     sys.modules[client] = None  # as if it weren't installed
 import django
 django.setup()
-from django_events import jetstream, kafka, redis_stream, relay
+from django_events import jetstream, kafka, rabbitmq, redis_stream, relay, sns, sqs
 from django_events.exceptions import HandlerNotFound
-for extra, target in {"redis": redis_stream("s"), "nats": jetstream("s", stream="S"), "kafka": kafka("t")}.items():
+for extra, target in [
+    ("redis", redis_stream("s")),
+    ("nats", jetstream("s", stream="S")),
+    ("kafka", kafka("t")),
+    ("rabbitmq", rabbitmq("q")),
+    ("aws", sqs("q")),
+    ("aws", sns("arn:aws:sns:eu-west-1:123456789012:t")),
+]:
     declared = relay("orders", to=target, name="relay")
     assert list(declared.problems()) == []
     try:
@@ -52,7 +59,19 @@ def declared(**options: Any) -> DeclaredRelay:
 
 
 @pytest.mark.parametrize(
-    "to", [redis_stream("s"), redis_stream(lambda event: event.type, maxlen=10), jetstream("s", stream="S"), kafka("t")]
+    "to",
+    [
+        redis_stream("s"),
+        redis_stream(lambda event: event.type, maxlen=10),
+        jetstream("s", stream="S"),
+        kafka("t"),
+        rabbitmq("q"),
+        rabbitmq("", exchange="fan"),
+        rabbitmq(lambda event: event.type, exchange="shop"),
+        sqs("shop-orders.fifo"),
+        sqs("https://sqs.eu-west-1.amazonaws.com/123456789012/orders"),
+        sns("arn:aws:sns:eu-west-1:123456789012:orders.fifo"),
+    ],
 )
 def test_a_relay_that_is_right_has_no_problem(to):
     assert list(declared(to=to).problems()) == []
@@ -70,6 +89,13 @@ def test_a_relay_that_is_right_has_no_problem(to):
         ({"to": kafka("")}, "kafka has ''"),
         ({"to": kafka("shop orders")}, "kafka has 'shop orders'"),
         ({"form": "avro"}, "form='avro'"),
+        ({"to": rabbitmq("")}, "rabbitmq has neither a queue nor an exchange"),
+        ({"to": rabbitmq("k" * 256)}, "expected a routing key of at most 255 bytes"),
+        ({"to": rabbitmq("k", exchange=None)}, "rabbitmq has exchange=None"),
+        ({"to": sqs("a b")}, "sqs has 'a b'"),
+        ({"to": sqs("q.FIFO")}, "sqs has 'q.FIFO'"),
+        ({"to": sns("orders")}, "sns has 'orders'"),
+        ({"to": sqs("q"), "form": "cloudevent_binary"}, "expected 'cloudevent' or 'value'"),
         ({"transform": 3}, "transform=3"),
         ({"batch_size": 0}, "batch_size=0"),
     ],

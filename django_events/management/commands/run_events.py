@@ -12,6 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_events import declarations
 from django_events.bridges.inbox_worker import InboxWorker
+from django_events.bridges.queue_worker import worker_of
 from django_events.consuming.setbacks import ConsumerSetbacks
 from django_events.log.setbacks import Setback
 from django_events.management import reloading
@@ -165,7 +166,7 @@ class _Work:
             return worker
 
         def taking_in(once: bool) -> list[InboxWorker]:
-            return [InboxWorker(using, inbox, once=once) for inbox in self._inboxes]
+            return [worker_of(using, inbox, once=once) for inbox in self._inboxes]
 
         makes = sending if self._sends else None
         all_in_one = AllInOne(using, self._consumers, threads=self._threads, sending=makes, taking_in=taking_in)

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from django_events import declarations
-from django_events.bridges.inbox_worker import InboxWorker
+from django_events.bridges.queue_worker import worker_of
 from django_events.exceptions import UnknownName
 from django_events.management.worker import Tally, WorkerCommand, log_taken_in, quoted
 from django_events.workers.background import in_background
@@ -43,7 +43,7 @@ class Command(WorkerCommand):
 
         def serve(one: OneDatabase) -> None:
             count = taken.counting(one, log_taken_in(one.using))
-            workers = [InboxWorker(one.using, inbox, once=once) for inbox in inboxes]
+            workers = [worker_of(one.using, inbox, once=once) for inbox in inboxes]
             if once:
                 for worker in workers:
                     with closing(worker):

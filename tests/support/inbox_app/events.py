@@ -5,10 +5,23 @@ import signal
 from datetime import timedelta
 from typing import Any
 
-from django_events import Backoff, Draft, InboxMessage, inbox, jetstream_source, kafka_source, redis_source, topic
+from django_events import (
+    Backoff,
+    Draft,
+    InboxMessage,
+    inbox,
+    jetstream_source,
+    kafka_source,
+    rabbitmq_source,
+    redis_source,
+    sqs_source,
+    topic,
+)
 
 SOURCES: dict[str, Any] = {
     "redis": lambda: redis_source("letters"),
+    "rabbitmq": lambda: rabbitmq_source("letters"),
+    "aws": lambda: sqs_source("letters.fifo", visibility=timedelta(seconds=3)),
     "nats": lambda: jetstream_source("LETTERS"),
     "kafka": lambda: kafka_source("letters"),
 }

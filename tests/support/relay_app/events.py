@@ -4,11 +4,13 @@ import os
 from datetime import timedelta
 from typing import Any
 
-from django_events import Backoff, jetstream, kafka, redis_stream, relay, topic
+from django_events import Backoff, jetstream, kafka, rabbitmq, redis_stream, relay, sqs, topic
 
 TARGETS: dict[str, Any] = {
     "redis": lambda: redis_stream("parcels"),
     "kafka": lambda: kafka("parcels"),
+    "aws": lambda: sqs("parcels.fifo"),
+    "rabbitmq": lambda: rabbitmq("parcels"),
     "nats": lambda: jetstream("parcels", stream="PARCELS"),
 }
 

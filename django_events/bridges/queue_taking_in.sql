@@ -1,0 +1,19 @@
+-- name: count
+-- Count what an inbox takes in from a queue, which has no position; answers with a row if the inbox is still the same. The
+-- row is locked until the end of the transaction, so this is the last statement of it.
+--
+-- Parameters: inbox_id, generation, taken, left_out, unreadable, lag (null if the source can't tell).
+-- Relies on: the primary key of django_events_inbox.
+UPDATE django_events_inbox
+SET
+    taken = taken + %(taken)s,
+    left_out = left_out + %(left_out)s,
+    unreadable = unreadable + %(unreadable)s,
+    unreadable_at = CASE WHEN %(unreadable)s > 0 THEN clock_timestamp() ELSE unreadable_at END,
+    lag = %(lag)s::bigint,
+    moved_at = clock_timestamp(),
+    served_at = clock_timestamp(),
+    failing_since = NULL,
+    error = ''
+WHERE id = %(inbox_id)s AND generation = %(generation)s
+RETURNING id

@@ -1,0 +1,198 @@
+"""The worker of an inbox from a queue: it receives, publishes, and acknowledges after the COMMIT.
+
+    worker = worker_of("default", letters_in)
+    run(worker, stop)
+
+A message whose turn it isn't yet, because `transform` failed or wants to wait, is given back with all behind it in its
+group. Other groups go on.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import NamedTuple
+
+from django_events.bridges import inbox_worker
+from django_events.bridges.inbox_worker import LOOKS_AGAIN, SHORTEST_PAUSE, HeldUp, InboxWorker
+from django_events.bridges.queue_sources import QueuedMessage, QueueInUse, QueueReader, dedup_key_of
+from django_events.bridges.queue_taking_in import QueuedEvent, take_in_queued
+from django_events.bridges.sources import InboxMessage, SourceUnavailable
+from django_events.bridges.taking_in import InboxRow
+from django_events.declarations import DeclaredInbox
+from django_events.exceptions import Refused
+from django_events.workers.stopping import Stop
+
+logger = logging.getLogger("django_events.inboxes")
+
+MOST_TRIED = 10_000  # messages whose attempts a process remembers
+
+
+def worker_of(using: str, inbox: DeclaredInbox, *, once: bool = False) -> InboxWorker:
+    """The worker that serves an inbox on one database, by the kind of its source."""
+    kind = QueueInboxWorker if getattr(inbox.source, "is_queue", False) else InboxWorker
+    return kind(using, inbox, once=once)
+
+
+class _Held(NamedTuple):
+    """Messages that come again, and why."""
+
+    messages: list[tuple[QueuedMessage, timedelta]]
+    reason: str
+    again: bool
+
+
+class QueueInboxWorker(InboxWorker):
+    """Serves one inbox from a queue on one database, in one thread."""
+
+    def __init__(self, using: str, inbox: DeclaredInbox, *, once: bool = False) -> None:
+        super().__init__(using, inbox, once=once)
+        self._queue: QueueReader | None = None
+        self._tried: dict[str, int] = {}  # how often, by the address of a message; the oldest first
+        self._lag: int | None = None
+        self._asked = 0.0
+        self._is_second = False  # another process has the queue for itself
+
+    def work(self, stop: Stop) -> int:
+        if self._queue is not None and time.monotonic() < self._rests_until:
+            with suppress(Exception):  # the next turn finds out why
+                self._queue.keep()
+        return super().work(stop)
+
+    def wait(self, stop: Stop) -> None:
+        """Until a rest ends. Otherwise not at all: `receive` waits for messages."""
+        if (rest := self._rests_until - time.monotonic()) > 0:
+            stop.wait(min(rest, LOOKS_AGAIN))
+
+    def _take_in(self, stop: Stop) -> int:
+        row = self._find()
+        if row.is_paused:
+            self._rest_paused(row)
+            return 0
+        self._refuse_another(row._replace(source=str(self._source)))  # a row without a position is of any source
+        reader = self._open_queue()
+        try:
+            with self._reading():
+                received = reader.receive(self.inbox.batch_size)
+        except QueueInUse:
+            self._leave_it_to_another()
+            return 0
+        self._is_second = False
+        self._ask_for_lag(reader)
+        if not received:
+            self._say_served(row, self._lag)
+            return 0
+        try:
+            taken, queued, held = self._sort(received)
+            unread = self._write_queued(row, queued) if taken else []
+        except BaseException:
+            with suppress(Exception):  # the queue gives them again by itself, too, only later
+                reader.give_back(received, timedelta(0))
+            raise
+        self._say_what_was_lost((), unread)
+        for one in taken:
+            self._tried.pop(one.message.address, None)
+        with self._reading():
+            reader.acknowledge(taken)
+        if held.messages:
+            self._hold(reader, held, took=bool(taken))
+        return len(taken)
+
+    def _write_queued(self, row: InboxRow, queued: Sequence[QueuedEvent]) -> list[str]:
+        """Publish what is new of these; returns the addresses of those whose events say that they can't be read."""
+        intake = take_in_queued(self.using, row, self._topic, queued, window=self._source.window, lag=self._lag)
+        self._served = time.monotonic()
+        self._works()
+        return intake.unread
+
+    def _sort(self, received: Sequence[QueuedMessage]) -> tuple[list[QueuedMessage], list[QueuedEvent], _Held]:
+        """Which messages are taken in now and what they become, and which come again."""
+        taken: list[QueuedMessage] = []
+        queued: list[QueuedEvent] = []
+        held = _Held([], "", False)
+        groups: set[str] = set()  # in which a message is held
+        for one in received:
+            if one.group is not None and one.group in groups:
+                held.messages.append((one, timedelta(0)))  # as long as the one in front of it is away, so is this
+                continue
+            try:
+                event, is_readable = self._event(one.message, is_first=True)
+            except HeldUp as error:
+                held.messages.append((one, self._pause(one.message, error)))
+                if one.group is not None:
+                    groups.add(one.group)
+                if not held.reason:
+                    held = held._replace(reason=str(error), again=error.again)
+                continue
+            key = None if one.identity is None else dedup_key_of(self.inbox.name, one.identity)
+            queued.append(QueuedEvent(key, event, "" if is_readable else one.message.address))
+            taken.append(one)
+        return taken, queued, held
+
+    def _pause(self, message: InboxMessage, error: HeldUp) -> timedelta:
+        if error.after is not None:
+            return max(error.after, SHORTEST_PAUSE)
+        tried = self._tried.get(message.address, 1) if error.again else self._attempt(message)
+        return max(self.inbox.retry.pause(tried), SHORTEST_PAUSE)
+
+    def _attempt(self, message: InboxMessage) -> int:
+        """Count an attempt at a message, as this process made them; returns how many."""
+        tried = self._tried[message.address] = self._tried.pop(message.address, 0) + 1
+        while len(self._tried) > MOST_TRIED:
+            self._tried.pop(next(iter(self._tried)))
+        return tried
+
+    def _hold(self, reader: QueueReader, held: _Held, *, took: bool) -> None:
+        """Give messages back. The inbox rests if the queue can't keep them back by itself."""
+        if reader.in_order:
+            reader.give_back([one for one, _ in held.messages], timedelta(0))
+            self._fail(held.reason, after=held.messages[0][1])
+            self._again = held.again
+            return
+        pauses: dict[timedelta, list[QueuedMessage]] = {}
+        for one, after in held.messages:
+            pauses.setdefault(after, []).append(one)
+        for after, messages in pauses.items():
+            with self._reading():
+                reader.give_back(messages, after)
+        if not took:
+            self._fail(held.reason, after=SHORTEST_PAUSE)
+        else:
+            logger.warning("Inbox %s goes on around a message. %s", self.inbox, held.reason, extra=self._fields())
+
+    def _leave_it_to_another(self) -> None:
+        """Another process reads the queue. What is noted of the inbox is what that one finds."""
+        self._drop()
+        self._rests_until = time.monotonic() + inbox_worker.STANDS_BY
+        self._row, self.failure = None, ""
+        if not self._is_second:
+            self._is_second = True
+            logger.info(
+                "Inbox %s is served by another process, which has the queue for itself: this one stands by.",
+                self.inbox,
+                extra=self._fields(),
+            )
+
+    def _ask_for_lag(self, reader: QueueReader) -> None:
+        if time.monotonic() - self._asked > LOOKS_AGAIN:
+            self._asked = time.monotonic()
+            with self._reading():
+                self._lag = reader.lag()
+
+    def _open_queue(self) -> QueueReader:
+        if self._queue is None:
+            try:
+                self._source.check_installed()
+            except Refused as error:
+                raise SourceUnavailable(str(error)) from None
+            self._queue = self._source.reader()
+            with self._reading():
+                self._queue.open()
+        return self._queue
+
+    def _drop(self) -> None:
+        """Close the reader: the next attempt opens another one."""
+        reader, self._queue = self._queue, None
+        if reader is not None:
+            reader.close()

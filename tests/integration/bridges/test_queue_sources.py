@@ -1,0 +1,329 @@
+"""Inboxes from a queue of a site's own: what the worker asks of its reader, and what is exact whatever a queue does."""
+
+from collections import deque
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+from django.db import DatabaseError
+from django.utils import timezone
+
+from django_events import Draft
+from django_events.bridges import queue_worker
+from django_events.bridges.queue_sources import QueuedMessage, dedup_key_of, identity_of
+from django_events.bridges.queue_worker import worker_of
+from django_events.bridges.sources import InboxMessage, SourceUnavailable
+from django_events.models import DedupKey, Inbox
+from django_events.observing.inbox_states import state_of
+from django_events.operations import pause_inbox, resume_inbox
+from django_events.retries import RetryLater
+from django_events.testing import published
+from django_events.workers.stopping import Stop
+from tests.support.fix_inboxes import take_in
+
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X21")]
+
+
+@dataclass
+class Letterbox:
+    """A queue in memory that gives all that it has not forgotten to each reader that is opened."""
+
+    letters: list[QueuedMessage] = field(default_factory=list)
+    given_back: list[tuple[str, timedelta]] = field(default_factory=list)
+    forgets: bool = True
+    breaks: bool = False
+    in_order = False
+    is_queue = True
+    window = timedelta(days=4)
+
+    def put(self, *numbers, group=None, identity=True):
+        for n in numbers:
+            message = InboxMessage(id=str(n), log="letterbox", place=n, body=str(n).encode())
+            self.letters.append(QueuedMessage(message, f"letter {n}" if identity else None, group))
+
+    def __str__(self):
+        return "letterbox"
+
+    def problems(self):
+        return iter(())
+
+    def check_installed(self):
+        pass
+
+    def reader(self):
+        return LetterboxReader(self)
+
+
+class LetterboxReader:
+    def __init__(self, box):
+        self.box, self.in_order = box, box.in_order
+
+    def open(self):
+        if self.box.breaks:
+            raise SourceUnavailable("the letterbox is jammed")
+        self.waiting = deque(self.box.letters)
+
+    def receive(self, most):
+        return [self.waiting.popleft() for _ in range(min(most, len(self.waiting)))]
+
+    def acknowledge(self, messages):
+        if self.box.forgets:
+            taken = list(messages)
+            self.box.letters = [one for one in self.box.letters if one not in taken]
+
+    def give_back(self, messages, after):
+        messages = list(messages)
+        self.waiting = deque(one for one in self.box.letters if one in messages or one in self.waiting)
+        self.box.given_back += [(one.message.id, after) for one in messages]
+
+    def lag(self):
+        return len(self.waiting)
+
+    def keep(self):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def box():
+    return Letterbox()
+
+
+def letter(message):
+    return Draft(value=message.json(), type="letter")
+
+
+def values(topic):
+    return [event.value for event in published(topic)]
+
+
+def row():
+    return Inbox.objects.get(name="things-in")
+
+
+def turn(worker):
+    with closing(Stop()) as stop:
+        worker.connect()
+        return worker.work(stop)
+
+
+def test_what_comes_again_is_published_once(things, make_inbox, box):
+    """The queue never forgets: each reader gets all of it again."""
+    box.forgets = False
+    inbox = make_inbox(things, source=box, transform=letter, batch_size=2)
+    box.put(1, 2, 3)
+    assert take_in(inbox) == 3
+    box.put(4)
+    assert take_in(inbox) == 4
+
+    assert values(things) == [1, 2, 3, 4]
+    assert (row().taken, row().position) == (4, None)
+
+
+def test_what_is_left_out_is_remembered_too(things, make_inbox, box):
+    box.forgets = False
+    box.put(1, 2)
+
+    def transform(message):
+        if message.json() == 1 and not opened:
+            return None
+        return letter(message)
+
+    opened: list[bool] = []
+    inbox = make_inbox(things, source=box, transform=transform)
+    take_in(inbox)
+    opened.append(True)
+    take_in(inbox)
+
+    assert values(things) == [2]
+    assert (row().taken, row().left_out) == (1, 1)
+
+
+def test_behind_its_window_a_message_is_a_new_one(things, make_inbox, box):
+    box.forgets = False
+    box.put(1)
+    inbox = make_inbox(things, source=box, transform=letter)
+    take_in(inbox)
+    for key in DedupKey.objects.all():
+        DedupKey.objects.filter(key=key.key).update(expires_at=key.expires_at - timedelta(days=5))
+    take_in(inbox)
+
+    assert values(things) == [1, 1]
+
+
+def test_two_inboxes_of_a_topic_each_take_a_message_in(things, make_inbox, box):
+    box.forgets = False
+    box.put(1)
+    take_in(make_inbox(things, source=box, transform=letter))
+    take_in(make_inbox(things, source=box, transform=letter, name="others-in"))
+
+    assert values(things) == [1, 1]
+
+
+def test_a_message_without_identity_comes_each_time(things, make_inbox, box):
+    box.forgets = False
+    box.put(1, identity=False)
+    inbox = make_inbox(things, source=box, transform=letter)
+    take_in(inbox)
+    take_in(inbox)
+
+    assert values(things) == [1, 1]
+    assert not DedupKey.objects.exists()
+
+
+def test_what_was_not_committed_is_given_back_at_once(things, make_inbox, box, monkeypatch):
+    def fail(*arguments, **options):
+        raise DatabaseError("no space left")
+
+    box.put(1, 2)
+    inbox = make_inbox(things, source=box, transform=letter)
+    with closing(worker_of("default", inbox)) as worker, monkeypatch.context() as patched:
+        patched.setattr(queue_worker, "take_in_queued", fail)
+        turn(worker)
+    assert box.given_back == [("1", timedelta(0)), ("2", timedelta(0))]
+    assert "no space left" in row().error
+    take_in(inbox)
+
+    assert values(things) == [1, 2]
+
+
+def test_a_message_that_waits_is_given_back_with_its_group_and_others_go_on(things, make_inbox, box, caplog):
+    box.put(1, 2, group="a")
+    box.put(3, 4, group="b")
+    box.put(5)
+
+    def transform(message):
+        if message.json() == 1:
+            raise RetryLater("closed", after=timedelta(minutes=3))
+        return letter(message)
+
+    with closing(worker_of("default", make_inbox(things, source=box, transform=transform))) as worker:
+        assert turn(worker) == 3
+        assert box.given_back == [("1", timedelta(minutes=3)), ("2", timedelta(0))]
+        assert "goes on around a message" in caplog.text
+        turn(worker)
+        assert "closed" in row().error
+
+    assert values(things) == [3, 4, 5]
+
+
+def test_a_queue_in_order_rests_in_front_of_a_message_that_waits(things, make_inbox, box):
+    box.in_order = True
+    box.put(1, 2, 3, group="")
+    closed = [True]
+
+    def transform(message):
+        if message.json() == 2 and closed:
+            raise RetryLater("closed", after=timedelta(0))
+        return letter(message)
+
+    inbox = make_inbox(things, source=box, transform=transform)
+    with closing(worker_of("default", inbox)) as worker:
+        assert turn(worker) == 1
+        assert turn(worker) == 0
+        assert "closed" in row().error
+    closed.clear()
+    take_in(inbox)
+
+    assert values(things) == [1, 2, 3]
+    assert row().error == ""
+
+
+def test_since_when_nothing_could_be_taken_in_stays_what_it_was(things, make_inbox, box):
+    box.put(1)
+
+    def transform(message):
+        raise RetryLater("closed", after=timedelta(0))
+
+    with closing(worker_of("default", make_inbox(things, source=box, transform=transform))) as worker:
+        turn(worker)
+        since = row().failing_since
+        worker._rests_until = 0
+        turn(worker)
+
+    assert since is not None
+    assert row().failing_since == since
+
+
+def test_a_paused_inbox_takes_nothing_in_and_what_was_received_is_given_back(things, make_inbox, box):
+    box.put(1, 2)
+    paused: list[bool] = []
+
+    def transform(message):
+        if not paused:
+            paused.append(pause_inbox("things-in"))
+        return letter(message)
+
+    inbox = make_inbox(things, source=box, transform=transform)
+    with closing(worker_of("default", inbox)) as worker:
+        turn(worker)
+        assert values(things) == []
+        worker._rests_until = 0
+        turn(worker)
+    assert values(things) == []
+    assert state_of(row(), timezone.now()) == "paused"
+    resume_inbox(inbox)
+    take_in(inbox)
+
+    assert values(things) == [1, 2]
+    assert state_of(row(), timezone.now()) == "serving"
+
+
+def test_attempts_count_for_each_message_by_itself(things, make_inbox, box):
+    box.put(1, 2, 3)
+
+    def transform(message):
+        assert message.json() == 2
+        return letter(message)
+
+    with closing(worker_of("default", make_inbox(things, source=box, transform=transform))) as worker:
+        turns = [turn(worker)]
+        while box.letters and len(turns) < 10:
+            worker._rests_until = 0
+            turns.append(turn(worker))
+
+    assert turns == [1, 0, 2]
+    assert sorted(event.type for event in published(things)) == ["inbox.unreadable", "inbox.unreadable", "letter"]
+
+
+def test_a_queue_that_is_away_is_said_and_waited_for(things, make_inbox, box):
+    box.breaks = True
+    box.put(1)
+    inbox = make_inbox(things, source=box, transform=letter)
+    take_in(inbox)
+    assert row().error == "the letterbox is jammed"
+    box.breaks = False
+    take_in(inbox)
+
+    assert values(things) == [1]
+    assert (row().error, row().failing_since) == ("", None)
+
+
+def test_an_inbox_that_is_removed_meanwhile_takes_nothing_in(things, make_inbox, box):
+    box.put(1)
+    inbox = make_inbox(things, source=box, transform=lambda message: (Inbox.objects.all().delete(), letter(message))[1])
+    take_in(inbox)
+
+    assert values(things) == []
+    assert not DedupKey.objects.exists()
+    assert len(box.letters) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "identity"),
+    [
+        ({"ce_id": "7", "ce_source": "/s", "ce_time": "t"}, "/s 7 t"),
+        ({"cloudevents:id": "7", "cloudevents:source": "/s"}, "/s 7 "),
+        ({"ce-id": "7"}, "fallback"),
+        ({}, "fallback"),
+    ],
+)
+def test_a_cloudevent_is_the_same_whenever_it_is_sent(headers, identity):
+    assert identity_of(headers, "fallback") == identity
+
+
+def test_a_dedup_key_is_short():
+    assert len(dedup_key_of("i" * 63, "x" * 10_000)) < 512
