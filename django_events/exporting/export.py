@@ -8,12 +8,13 @@ it leaves nothing that readers see, and the next run writes the same parts. What
 or this process. The files, the folders and the journal are the same, so that a folder may have parts of both.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from django_events.exceptions import EventsMissing, Invalid, NotReady, Refused
+from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
 from django_events.exporting.locking import FolderLock, alone
 from django_events.exporting.parts import Part, Parts
@@ -45,6 +46,10 @@ class Export:
     events_per_part: int = EVENTS_PER_PART
     resume: bool = False
     allow_loss: bool = False
+    columns: Mapping[str, FileColumns] = field(default_factory=dict)  # of topics with typed ones
+
+    def columns_of(self, topic: str) -> FileColumns:
+        return self.columns.get(topic, PLAIN)
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,14 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
     with alone(dsn, wanted.path) as lock, dsn.connected() as connection:
         journal = Parts(engine.storage(wanted), wanted.path)
         journal.refuse_other_way(wanted.format, wanted.by)
+        journal.refuse_other_values({wanted.columns_of(name).said for name in wanted.topics})
         found = topics.find(connection, topics.TopicChoice(names=wanted.topics))
         for topic in found:
             journal.refuse_other_topic(topic.name, topic.incarnation)
             _refuse_older(topic, wanted, journal)
+        wanted = replace(
+            wanted, columns={name: journal.columns_after(name, one) for name, one in wanted.columns.items()}
+        )
         parts = [part for part in journal.unfinished if part.topic in wanted.topics]
         logs = {topic.name: topic for topic in found}
         for part in parts:

@@ -17,8 +17,10 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, PyFileSystem
 
 from django_events.exceptions import Refused
+from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data, split
 from django_events.exporting.tables.table import (
+    COLUMNS,
     INCARNATION,
     NEXT,
     Conflict,
@@ -27,8 +29,10 @@ from django_events.exporting.tables.table import (
     lost_end,
     lost_mark,
     new_columns,
+    refuse_other_values,
 )
 from django_events.exporting.writing import COMPARED, ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
+from django_events.reading.typed.columns import DATA
 
 DAY = pa.field("day", pa.date32())  # of `timestamp`, in UTC: Delta has no partitions that aren't columns
 WITH_DAY = SCHEMA.append(DAY)
@@ -40,9 +44,13 @@ FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many
 class DeltaEvents:
     """A Delta table in a folder, or at an address that delta-rs knows."""
 
-    def __init__(self, place: str, topic: str, incarnation: str, *, allow_loss: bool = False) -> None:
+    def __init__(
+        self, place: str, topic: str, incarnation: str, *, allow_loss: bool = False, columns: FileColumns = PLAIN
+    ) -> None:
         self._place, self._topic, self._incarnation, self._allow_loss = place, topic, incarnation, allow_loss
+        self._columns = columns
         self._table = self._opened()
+        refuse_other_values(self._table.metadata().configuration.get(COLUMNS), columns, place)
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
 
     def mark(self) -> Mark | None:
@@ -64,9 +72,15 @@ class DeltaEvents:
                 "Nothing was added. Take another folder, or remove that table: no export has added an event to it."
             )
         known = pa.schema(self._table.schema().to_arrow())
-        differs = bool(new_columns(known, self._place)) or len(known) > len(WITH_DAY)  # another tool may add columns
+        columns, schema = self._columns, self._schema
+        # Another tool may add columns.
+        differs = bool(new_columns(known, self._place, columns)) or len(known) > len(schema)
+        if columns.typed is not None and DATA in known.names:
+            columns = columns.after(known.field(DATA).type, self._place)
+            schema = columns.schema.append(DAY)
         failed: list[BaseException] = []
-        source = pa.RecordBatchReader.from_batches(WITH_DAY, _noted(_with_day(events), failed))
+        batches = _with_day(map(columns.conformed, events), schema)
+        source = pa.RecordBatchReader.from_batches(schema, _noted(batches, failed))
         transaction = Transaction(_name(self._topic, mark.incarnation), mark.next - 1)
         try:
             write_deltalake(
@@ -97,19 +111,24 @@ class DeltaEvents:
     def close(self) -> None:
         """Nothing is open between two calls."""
 
+    @property
+    def _schema(self) -> pa.Schema:
+        return WITH_DAY if self._columns.typed is None else self._columns.schema.append(DAY)
+
     def _opened(self) -> DeltaTable:
         if not DeltaTable.is_deltatable(self._place):
             self._refuse_foreign()
             try:
                 return DeltaTable.create(
                     self._place,
-                    WITH_DAY,
+                    self._schema,
                     mode="error",
                     partition_by=[DAY.name],
                     name=self._topic,
                     description=DESCRIPTION.format(topic=self._topic),
                     configuration={
                         INCARNATION: self._incarnation,
+                        **({COLUMNS: self._columns.said} if self._columns.said else {}),
                         "delta.dataSkippingStatsColumns": ",".join(COMPARED),
                         "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
                     },
@@ -189,10 +208,10 @@ def _name(topic: str, incarnation: str) -> str:
     return f"django_events/{topic}/{incarnation}"
 
 
-def _with_day(events: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _with_day(events: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for batch in events:
         days = pc.cast(pc.floor_temporal(batch["timestamp"].cast(pa.timestamp("us")), unit="day"), pa.date32())
-        yield pa.RecordBatch.from_arrays([*batch.columns, days], schema=WITH_DAY)
+        yield pa.RecordBatch.from_arrays([*batch.columns, days], schema=schema)
 
 
 def _noted(events: Iterator[pa.RecordBatch], failed: list[BaseException]) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ when enough events wait, or when they have waited for long enough.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from threading import Event
@@ -18,17 +18,16 @@ import pyarrow as pa
 
 from django_events.exceptions import EventsMissing, NotReady, Refused
 from django_events.exporting.export import BEGINNING, END, bytes_per_row, is_compacted, is_the_same, made_anew
+from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
 from django_events.exporting.local import Connections
 from django_events.exporting.locking import alone
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
-from django_events.exporting.writing import SCHEMA
 from django_events.reading import topics
 from django_events.reading.dsn import Connection, Dsn
 from django_events.reading.following import Follower
 from django_events.reading.offsets import Boundary
 from django_events.reading.ranges import Range
-from django_events.reading.rows import RangeReader
 from django_events.reading.topics import TopicLog
 
 FORMATS = ("delta", "iceberg")
@@ -66,6 +65,10 @@ class TableExport:
     compact: bool = False
     consumer: str | None = None
     allow_loss: bool = False
+    columns: Mapping[str, FileColumns] = field(default_factory=dict)  # of topics with typed ones
+
+    def columns_of(self, topic: str) -> FileColumns:
+        return self.columns.get(topic, PLAIN)
 
 
 @dataclass(kw_only=True)
@@ -237,12 +240,8 @@ class _Run:
     def _events(self, log: TopicLog, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The events of a range. If some are missing, an error at the end of it, so that nothing is committed."""
         self._rows = 0
-        reader = RangeReader(
-            dsn=self._dsn,
-            columns=tuple(SCHEMA.names),
-            fetch_size=FETCH_SIZE,
-            fail_on_data_loss=not self._wanted.allow_loss,
-        )
+        columns = self._wanted.columns_of(log.name)
+        reader = columns.reader(self._dsn, fetch_size=FETCH_SIZE, fail_on_data_loss=not self._wanted.allow_loss)
         with self._connections.one(self._dsn) as connection:
             for batch in reader.read_by(connection, Range(log.name, log.id, start, end)):
                 self._rows += batch.num_rows
@@ -264,12 +263,13 @@ class _Run:
 
 def opened(wanted: TableExport, log: TopicLog) -> EventTable:
     """The table of a topic, made if it isn't there."""
+    columns = wanted.columns_of(log.name)
     if wanted.format == "delta":
         from django_events.exporting.tables.delta import DeltaEvents
 
         place = f"{wanted.path}/{log.name}"
-        return DeltaEvents(place, log.name, log.incarnation, allow_loss=wanted.allow_loss)
+        return DeltaEvents(place, log.name, log.incarnation, allow_loss=wanted.allow_loss, columns=columns)
     from django_events.exporting.tables.iceberg import IcebergEvents, configured, in_folder
 
     namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
-    return IcebergEvents(namespace, log.name, log.incarnation, allow_loss=wanted.allow_loss)
+    return IcebergEvents(namespace, log.name, log.incarnation, allow_loss=wanted.allow_loss, columns=columns)

@@ -21,8 +21,10 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform
 
 from django_events.exceptions import Invalid, Refused
+from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data
 from django_events.exporting.tables.table import (
+    COLUMNS,
     INCARNATION,
     NEXT,
     Conflict,
@@ -31,8 +33,10 @@ from django_events.exporting.tables.table import (
     lost_end,
     lost_mark,
     new_columns,
+    refuse_other_values,
 )
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
+from django_events.reading.typed.columns import DATA
 
 NAMESPACE = "events"
 CATALOG = "catalog.db"
@@ -83,13 +87,22 @@ def configured(name: str, namespace: str) -> Namespace:
 class IcebergEvents:
     """An Iceberg table in a catalogue."""
 
-    def __init__(self, namespace: Namespace, topic: str, incarnation: str, *, allow_loss: bool = False) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        topic: str,
+        incarnation: str,
+        *,
+        allow_loss: bool = False,
+        columns: FileColumns = PLAIN,
+    ) -> None:
         self._catalog, self._name, self._folder = namespace.catalog, (namespace.name, topic), namespace.folder
-        self._allow_loss = allow_loss
+        self._allow_loss, self._columns = allow_loss, columns
         try:
             self._catalog.create_namespace_if_not_exists(namespace.name)
             self._table = self._opened(incarnation)
             self._refuse_copied()
+            refuse_other_values(self._table.properties.get(COLUMNS), columns, self._place)
         except BaseException:
             self._catalog.close()
             raise
@@ -113,7 +126,11 @@ class IcebergEvents:
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
         self._make_ready()
-        table = pa.Table.from_batches(events, SCHEMA)
+        columns = self._columns
+        if columns.typed is not None:
+            columns = columns.after(self._table.schema().as_arrow().field(DATA).type, self._place)
+        schema = SCHEMA if columns.typed is None else columns.schema
+        table = pa.Table.from_batches(map(columns.conformed, events), schema)
         said = {INCARNATION: mark.incarnation, NEXT: str(mark.next)}
         self._commit(lambda change: change.append(table, snapshot_properties=said), said)
 
@@ -125,7 +142,7 @@ class IcebergEvents:
         """
         seen = self._seen()
         try:
-            if lacking := new_columns(self._table.schema().as_arrow(), self._place):
+            if lacking := new_columns(self._table.schema().as_arrow(), self._place, self._columns):
                 with self._table.update_schema() as update:
                     update.union_by_name(pa.schema(lacking))
             if any(self._table.properties.get(name) != value for name, value in NO_RETRIES.items()):
@@ -155,6 +172,10 @@ class IcebergEvents:
         self._catalog.close()
 
     @property
+    def _schema(self) -> pa.Schema:
+        return SCHEMA if self._columns.typed is None else self._columns.schema
+
+    @property
     def _place(self) -> str:
         return f"table {'.'.join(self._name)}"
 
@@ -164,7 +185,8 @@ class IcebergEvents:
         except NoSuchTableError:
             pass
         with suppress(TableAlreadyExistsError, CommitFailedException):  # another run may have made it meanwhile
-            self._make({**PROPERTIES, INCARNATION: incarnation})
+            said = {COLUMNS: self._columns.said} if self._columns.said else {}
+            self._make({**PROPERTIES, INCARNATION: incarnation, **said})
         return self._loaded()
 
     def _loaded(self) -> Table:
@@ -207,7 +229,7 @@ class IcebergEvents:
         return max((one for one in bounds if one is not None), default=None)
 
     def _make(self, properties: dict[str, str]) -> None:
-        making = self._catalog.create_table_transaction(self._name, SCHEMA, properties=properties)
+        making = self._catalog.create_table_transaction(self._name, self._schema, properties=properties)
         with making as change, change.update_spec() as update:
             update.add_field("timestamp", DayTransform(), "day")
 

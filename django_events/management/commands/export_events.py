@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_events.management.databases import named
+from django_events.management.described import COLUMNS, file_columns
 from django_events.management.spark import ProgressLine, add_spark, dsn_of, explained, local, usage
 from django_events.phrases import duration
 from django_events.workers.stopping import interrupted_by_sigterm, stop_on_signals
@@ -58,6 +59,12 @@ class Command(BaseCommand):
         parser.add_argument(
             "--catalog", metavar="NAME", help="Of Iceberg: a catalogue of PyIceberg; --to is a namespace."
         )
+        parser.add_argument(
+            "--columns", choices=COLUMNS, default="text", help="typed: values as columns, by the schemas of the topics."
+        )
+        parser.add_argument(
+            "--schema", metavar="TYPE@VERSION", help="Values of one type as columns, like order.placed@2."
+        )
         parser.add_argument("--compact", action="store_true", help="Of a table: merge small files.")
         add_spark(parser)
 
@@ -78,6 +85,10 @@ class Command(BaseCommand):
                 raise usage("--master and --remote are for --engine spark.")
             if threads is not None and (engine != LOCAL or threads < 1):
                 raise usage("--threads is at least 1." if engine == LOCAL else "--threads is for --engine local.")
+            is_typed = options["columns"] != "text" or options["schema"] is not None
+            if is_typed and (engine != LOCAL or options["format"] != "parquet"):
+                raise usage("Typed columns are for --engine local with --format parquet, and for tables.")
+            typed = file_columns(dict.fromkeys(topics), columns=options["columns"], schema=options["schema"])
             where = {"master": options["master"], "remote": options["remote"]}
             since = _place("--since", options["since"], topics) or BEGINNING
             until = _place("--until", options["until"], topics) or END
@@ -95,6 +106,7 @@ class Command(BaseCommand):
                 events_per_part=_at_least_one(options["part"]) or EVENTS_PER_PART,
                 resume=options["resume"],
                 allow_loss=options["allow_loss"],
+                columns=typed,
             )
             started = time.monotonic()
             with (
@@ -158,6 +170,7 @@ class Command(BaseCommand):
                 compact=options["compact"],
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
+                columns=file_columns(dict.fromkeys(topics), columns=options["columns"], schema=options["schema"]),
             )
 
             def tell(topic: str, added: int, waiting: int) -> None:

@@ -1,0 +1,119 @@
+"""Many values at once: a column of JSON texts becomes an array, and which of them it tells whole.
+
+    array, fits = ValueBlocks(shape).read(texts)
+
+PyArrow's reader is many times as fast as Python, and refuses a block for one bad value in it. So what it refuses is
+halved until the bad ones are alone, and these are made one by one. What it would take and change goes there at once.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from django_events.reading.typed.converting import DAY, END_OF_MOMENTS, FIRST_MOMENT, MOMENT, Converter
+from django_events.reading.typed.shapes import Shape
+
+FEW = 16  # values that are not worth another try at once
+# A number with so many digits, or with an exponent, may be another one as a float. In a text this finds too much only.
+LONG_NUMBER = r"[:,\[\s]-?(?:[0-9][0-9.]{15}|[0-9.]+[eE]|NaN|Infinity)"
+_SLOW = {"map", "json"}  # what PyArrow's reader doesn't make
+_OPTIONS = pj.ReadOptions(use_threads=False, block_size=(1 << 31) - 1)
+
+
+class ValueBlocks:
+    """Makes arrays of one shape."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape, self._one = shape, Converter(shape)
+        self._at_once: pj.ParseOptions | None = None
+        if shape.kind == "struct" and not shape.kinds & _SLOW:
+            fields = [pa.field(field.name, _as_read(field.shape)) for field in shape.fields]
+            self._at_once = pj.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="error")
+
+    def read(self, texts: pa.Array) -> "tuple[pa.Array, np.typing.NDArray[np.bool_]]":
+        """An array of the texts' values, and for each whether it tells all of it. No text is null."""
+        if self._at_once is None or not len(texts):
+            return self._one_by_one(texts)
+        # The reader takes a line for a value, and a line `null` ends the process.
+        apart = pc.or_(pc.invert(pc.starts_with(texts, "{")), pc.match_substring(texts, "\n"))
+        if "number" in self._shape.kinds:
+            apart = pc.or_(apart, pc.match_substring_regex(texts, LONG_NUMBER))
+        alone = apart.to_numpy(zero_copy_only=False)
+        if not alone.any():
+            return self._halved(texts)
+        order = np.concatenate([np.flatnonzero(~alone), np.flatnonzero(alone)])
+        arrays, fits = zip(
+            self._halved(texts.filter(pc.invert(apart))), self._one_by_one(texts.filter(apart)), strict=True
+        )
+        back = np.argsort(order)
+        return pa.concat_arrays(arrays).take(pa.array(back)), np.concatenate(fits)[back]
+
+    def _halved(self, texts: pa.Array) -> "tuple[pa.Array, np.typing.NDArray[np.bool_]]":
+        if not len(texts):
+            return self._one_by_one(texts)
+        try:
+            return self._block(texts), np.ones(len(texts), np.bool_)
+        except pa.ArrowException:
+            pass
+        if len(texts) <= FEW:
+            return self._one_by_one(texts)
+        middle = len(texts) // 2
+        (first, fit), (second, fit_too) = self._halved(texts[:middle]), self._halved(texts[middle:])
+        return pa.concat_arrays([first, second]), np.concatenate([fit, fit_too])
+
+    def _block(self, texts: pa.Array) -> pa.Array:
+        """All of them by PyArrow's reader; an ArrowException if one of them doesn't fit."""
+        [joined] = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")
+        table = pj.read_json(pa.BufferReader(joined.as_buffer()), _OPTIONS, self._at_once)
+        if table.num_rows != len(texts):
+            raise pa.ArrowInvalid(f"{table.num_rows} values of {len(texts)} lines")
+        columns = [table.column(field.name).combine_chunks() for field in self._shape.fields]
+        return _struct(columns, self._shape, None)
+
+    def _one_by_one(self, texts: pa.Array) -> "tuple[pa.Array, np.typing.NDArray[np.bool_]]":
+        made = [self._one.read(text) for text in texts.to_pylist()]
+        fits = np.fromiter((fit for _, fit in made), np.bool_, len(made))
+        return pa.array([value for value, _ in made], self._shape.arrow), fits
+
+
+def _as_read(shape: Shape) -> pa.DataType:
+    """What PyArrow's reader is asked for: times as text, so that none is rounded or taken without its zone."""
+    if shape.kind == "struct":
+        return pa.struct([pa.field(field.name, _as_read(field.shape)) for field in shape.fields])
+    if shape.kind == "list" and shape.items is not None:
+        return pa.list_(pa.field("element", _as_read(shape.items)))
+    return pa.string() if shape.kind in _TIMES else shape.arrow
+
+
+def _made(read: pa.Array, shape: Shape) -> pa.Array:
+    """What was read, as the shape has it; ArrowInvalid where it doesn't fit."""
+    if shape.kind == "struct":
+        return _struct([read.field(index) for index in range(read.type.num_fields)], shape, read.is_null())
+    if shape.kind == "list" and shape.items is not None:
+        missing = read.is_null() if read.null_count else None
+        return pa.ListArray.from_arrays(read.offsets, _made(read.values, shape.items), shape.arrow, mask=missing)
+    if (pattern := _TIMES.get(shape.kind)) is not None:
+        if not pc.all(pc.match_substring_regex(read, pattern), min_count=0).as_py():
+            raise pa.ArrowInvalid(f"no {shape.kind}")
+        made = read.cast(shape.arrow)
+        if shape.kind == "moment" and not pc.all(pc.and_(pc.less(made, _END), pc.greater_equal(made, _BEGIN))).as_py():
+            raise pa.ArrowInvalid("a year that Python doesn't have")
+        return made
+    if shape.kind == "decimal":
+        read.validate(full=True)  # the reader takes one digit too many
+    return read
+
+
+_BEGIN, _END = (pa.scalar(moment, pa.timestamp("us", "UTC")) for moment in (FIRST_MOMENT, END_OF_MOMENTS))
+_TIMES = {"moment": f"^{MOMENT}$", "day": f"^{DAY}$"}
+
+
+def _struct(columns: list[pa.Array], shape: Shape, missing: pa.Array | None) -> pa.Array:
+    for column, field in zip(columns, shape.fields, strict=True):
+        if field.required and column.null_count:
+            lacking = column.is_null() if missing is None else pc.and_not(column.is_null(), missing)
+            if pc.any(lacking).as_py():
+                raise pa.ArrowInvalid(f"{field.name} is required")
+    made = [_made(column, field.shape) for column, field in zip(columns, shape.fields, strict=True)]
+    return pa.StructArray.from_arrays(made, fields=list(shape.arrow), mask=missing)

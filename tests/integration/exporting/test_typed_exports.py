@@ -1,0 +1,248 @@
+"""Exports with typed columns: files and tables have what events say as columns, and what doesn't fit as text."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from django.core.management import CommandError
+from pydantic import BaseModel
+from pyiceberg.catalog.sql import SqlCatalog
+
+from django_events import Draft, declarations, schema, upcaster
+from django_events.testing import isolate_declarations
+from tests.support.local_exports import run as run_local
+from tests.support.tables import run as run_table
+
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X9")]
+
+Log = Callable[..., Any]
+LARGE = 9_007_199_254_740_993
+KINDS = pytest.mark.parametrize("kind", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.slow)])
+
+
+class Line(BaseModel):
+    sku: str
+    price: Decimal
+
+
+@schema("order.placed")
+class Placed(BaseModel):
+    total: Decimal
+    number: int = 0
+    at: datetime | None = None
+    lines: list[Line] = []
+    named: dict[str, int] = {}
+    either: int | str | None = None
+
+
+@schema("order.paid")
+class Paid(BaseModel):
+    card: str
+
+
+@contextmanager
+def declared(*models: type[BaseModel], name: str = "things") -> Iterator[None]:
+    """A topic of the database, as an app declares it."""
+    with isolate_declarations():
+        for one in [one for one in declarations.registry if one.name == name]:
+            declarations.registry.discard(one)
+        declarations.topic(name, schemas=list(models), undescribed="pass", schema_check="off")
+        yield
+
+
+def export(kind: str, topic: Any, folder: Path, *arguments: str) -> str:
+    if kind == "parquet":
+        return run_local(topic, "--to", folder, *arguments)
+    return run_table(topic, "--to", folder, *arguments, format=kind)
+
+
+def rows(kind: str, folder: Path, topic: str = "things") -> list[dict[str, Any]]:
+    """What a reader finds, in the order of the ids."""
+    if kind == "parquet":
+        files = sorted(map(str, folder.glob(f"topic={topic}/ids=*/day=*/*.parquet")))
+        with duckdb.connect() as reader:
+            reader.execute("SET TimeZone = 'UTC'")
+            asked = "SELECT * FROM read_parquet($files, union_by_name = true, hive_partitioning = false)"
+            found = reader.sql(asked, params={"files": files}).to_arrow_table()
+    elif kind == "delta":
+        found = DeltaTable(f"{folder}/{topic}").to_pyarrow_table()
+    else:
+        with closing(
+            SqlCatalog("django_events", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+        ) as c:
+            found = c.load_table(("events", topic)).scan().to_arrow()
+    return sorted(found.to_pylist(), key=lambda row: row["offset"])
+
+
+def placed(**fields: Any) -> Draft:
+    return Draft(value=fields, type="order.placed", metadata={"schema_version": 1})
+
+
+@KINDS
+@pytest.mark.requirement("X15")
+def test_values_are_columns_and_what_does_not_fit_is_rescued(log: Log, tmp_path: Path, kind: str) -> None:
+    moment = datetime(2026, 11, 20, 18, 0, 0, 123456, UTC)
+    topic = log(
+        placed(
+            total="25.00",
+            number=LARGE,
+            at="2026-11-20T19:00:00.123456+01:00",
+            lines=[{"sku": "A", "price": "0.10"}],
+            named={"a": 1},
+            either="x",
+        ),
+        placed(total="x", number=5),
+        Draft(value={"card": "1"}, type="order.paid"),
+        Draft(value={"a": 1}, type="other"),
+        Draft(body=b"\0"),
+        Draft(value=None, type="order.paid"),
+    )
+
+    with declared(Placed, Paid):
+        export(kind, topic, tmp_path, "--columns", "typed")
+
+    found = rows(kind, tmp_path)
+    assert "value" not in found[0]
+    first, second = found[0]["data"]["order_placed"], found[1]["data"]["order_placed"]
+    assert (first["total"], first["number"], first["at"].astimezone(UTC)) == (Decimal("25.00"), LARGE, moment)
+    assert [(line["sku"], line["price"]) for line in first["lines"]] == [("A", Decimal("0.10"))]
+    assert dict(first["named"]) == {"a": 1}
+    assert first["either"] == '"x"'
+    assert (second["total"], second["number"]) == (None, 5)
+    assert found[2]["data"]["order_paid"] == {"card": "1"}
+    assert [row["data"] is None for row in found] == [False, False, False, True, True, True]
+    assert [row["schema_version"] for row in found] == [1, 1, 1, None, None, None]
+    rescued = [row["rescued"] and json.loads(row["rescued"]) for row in found]
+    assert rescued == [None, {"total": "x", "number": 5}, None, {"a": 1}, None, None]
+    assert (found[4]["body"], found[5]["rescued"]) == (b"\0", "null")
+
+
+@KINDS
+@pytest.mark.requirement("X15")
+def test_fields_are_added_and_a_changed_type_is_refused(log: Log, tmp_path: Path, kind: str) -> None:
+    @schema("order.placed", version=2)
+    class Grown(BaseModel):
+        total: Decimal
+        lines: list["GrownLine"] = []
+        currency: str
+
+    class GrownLine(BaseModel):
+        sku: str
+        price: Decimal
+        tax: Decimal | None = None
+
+    Grown.model_rebuild(_types_namespace={"GrownLine": GrownLine})
+
+    @schema("order.placed", version=3)
+    class Changed(BaseModel):
+        total: int
+        currency: str
+
+    topic = log(placed(total="1", number=5, lines=[{"sku": "A", "price": "1"}]))
+    with declared(Placed):
+        export(kind, topic, tmp_path, "--columns", "typed")
+    with declared(Grown, Paid):
+
+        @upcaster("order.placed", 1)
+        def with_currency(value: dict[str, Any]) -> dict[str, Any]:
+            return {"total": value["total"], "lines": value.get("lines", []), "currency": "EUR"}
+
+        log(placed(total="2"), placed(number=5), topic=topic)
+        new = {"total": "3", "currency": "CHF", "lines": [{"sku": "B", "price": "1", "tax": "0.2"}]}
+        log(Draft(value=new, type="order.placed", metadata={"schema_version": 2}), topic=topic)
+        export(kind, topic, tmp_path, "--columns", "typed")
+
+    found = [row["data"] and row["data"]["order_placed"] for row in rows(kind, tmp_path)]
+    assert [one and one["total"] for one in found] == [1, 2, None, 3]
+    assert [one and one.get("currency") for one in found] == [None, "EUR", None, "CHF"]
+    assert [one and one["number"] for one in found] == [5, None, None, None]
+    assert found[3]["lines"][0]["tax"] == Decimal("0.2")
+    assert [row["schema_version"] for row in rows(kind, tmp_path)] == [1, 2, None, 2]
+    assert json.loads(rows(kind, tmp_path)[2]["rescued"]) == {"number": 5}
+
+    log(placed(total="9"), topic=topic)
+    with declared(Changed), pytest.raises(CommandError, match=r"data\.order_placed\.total.* is decimal128") as raised:
+        export(kind, topic, tmp_path, "--columns", "typed")
+    assert raised.value.returncode == 1
+    assert len(rows(kind, tmp_path)) == 4
+
+
+@KINDS
+def test_one_type_by_its_schema(log: Log, tmp_path: Path, kind: str) -> None:
+    topic = log(placed(total="1"), Draft(value={"card": "1"}, type="order.paid"))
+
+    with declared(Placed, Paid):
+        export(kind, topic, tmp_path, "--schema", "order.placed@1")
+
+        found = rows(kind, tmp_path)
+        assert found[0]["data"]["total"] == 1
+        assert (found[1]["data"], found[1]["rescued"]) == (None, '{"card": "1"}')
+        for other in (["--columns", "typed"], ["--schema", "order.paid"], []):
+            with pytest.raises(CommandError, match=r"columns of 'order\.placed'\. This run has them"):
+                export(kind, topic, tmp_path, *other)
+
+
+@KINDS
+def test_text_stays_text(log: Log, tmp_path: Path, kind: str) -> None:
+    topic = log(placed(total="1"))
+    with declared(Placed):
+        export(kind, topic, tmp_path)
+        with pytest.raises(CommandError, match=r"text\. This run has them columns of all types"):
+            export(kind, topic, tmp_path, "--columns", "typed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_small_files_with_columns_are_merged(log: Log, tmp_path: Path, kind: str) -> None:
+    topic = log(*(placed(total=str(n), lines=[{"sku": "A", "price": "1"}], named={"a": n}) for n in range(20)))
+    with declared(Placed):
+        export(kind, topic, tmp_path, "--columns", "typed", "--part", "5")
+        before = rows(kind, tmp_path)
+        assert "Files that were merged: 3." in export(kind, topic, tmp_path, "--columns", "typed", "--compact")
+    assert rows(kind, tmp_path) == before
+
+
+def test_statistics_tell_which_files_to_open(log: Log, tmp_path: Path) -> None:
+    topic = log(*(placed(total=str(n), number=n) for n in range(20)))
+    with declared(Placed):
+        export("parquet", topic, tmp_path, "--columns", "typed")
+    [file] = tmp_path.rglob("part-*.parquet")
+    group = pq.read_metadata(file).row_group(0)
+    bounds = {group.column(index).path_in_schema: group.column(index).statistics for index in range(group.num_columns)}
+    number = bounds["data.order_placed.number"]
+    assert (number.min, number.max) == (0, 19)
+    assert bounds["rescued"] is None
+    assert pq.read_schema(file).field("data").type.field("order_placed").type.field("total").type == pa.decimal128(
+        38, 18
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--columns", "typed", "--format", "json"], "Typed columns are for --engine local"),
+        (["--schema", "order.gone"], "No schema describes events of type 'order.gone'"),
+        (["--schema", "order.placed@7"], "There is no schema of 'order.placed' version 7"),
+    ],
+)
+def test_what_can_not_be_typed_is_said(log: Log, tmp_path: Path, arguments: list[str], said: str) -> None:
+    topic = log(placed(total="1"))
+    with declared(Placed), pytest.raises(CommandError, match=said) as raised:
+        export("parquet", topic, tmp_path, *arguments)
+    assert raised.value.returncode == 2
+
+
+def test_a_topic_that_describes_nothing_is_said(log: Log, tmp_path: Path) -> None:
+    topic = log(placed(total="1"))
+    with declared(), pytest.raises(CommandError, match="Topic 'things' describes no events") as raised:
+        export("parquet", topic, tmp_path, "--columns", "typed")
+    assert raised.value.returncode == 2
