@@ -21,8 +21,8 @@ from django_events.contracts.files import FOLDER as FILES
 from django_events.contracts.rendering import rendered
 from django_events.declarations import schema_of
 from django_events.exceptions import Invalid, Refused
+from django_events.reading.typed import blocks, descriptions
 from django_events.reading.typed import columns as typed_columns
-from django_events.reading.typed import descriptions
 from django_events.reading.typed.blocks import ValueBlocks
 from django_events.reading.typed.columns import TypedColumns
 from django_events.reading.typed.descriptions import SchemaSet
@@ -168,7 +168,9 @@ def test_any_value_is_told_whole_or_rescued(properties: dict[str, Any], data: st
     texts = [text_of(value) for value in values]
     shape = shape_of(whole)
 
-    made, fits = ValueBlocks(shape).read(pa.array(texts, pa.string()))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(blocks, "PIECE", 4)
+        made, fits = ValueBlocks(shape).read(pa.array(texts, pa.string()))
 
     assert made.type == shape.arrow
     made.validate(full=True)
@@ -180,7 +182,7 @@ def test_any_value_is_told_whole_or_rescued(properties: dict[str, Any], data: st
 
 
 @BOTH
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_what_a_schema_describes_fits(properties: dict[str, Any], data: st.DataObject) -> None:
     whole = described(**properties)

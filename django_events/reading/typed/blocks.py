@@ -2,8 +2,9 @@
 
     array, fits = ValueBlocks(shape).read(texts)
 
-PyArrow's reader is many times as fast as Python, and refuses a block for one bad value in it. So what it refuses is
-halved until the bad ones are alone, and these are made one by one. What it would take and change goes there at once.
+PyArrow's reader is faster than Python, and refuses a block for one bad value in it. So what it refuses is tried again
+in pieces, and the values of a piece that is refused are made one by one. What it would take and change goes there at
+once.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow.json as pj
 from django_events.reading.typed.converting import DAY, END_OF_MOMENTS, FIRST_MOMENT, MOMENT, Converter
 from django_events.reading.typed.shapes import Shape
 
-FEW = 16  # values that are not worth another try at once
+PIECE = 256  # values that are tried at once where more of them were refused: a call costs as much as 30 by themselves
 # A number with so many digits, or with an exponent, may be another one as a float. In a text this finds too much only.
 LONG_NUMBER = r"[:,\[\s]-?(?:[0-9][0-9.]{15}|[0-9.]+[eE]|NaN|Infinity)"
 _SLOW = {"map", "json"}  # what PyArrow's reader doesn't make
@@ -41,29 +42,34 @@ class ValueBlocks:
             apart = pc.or_(apart, pc.match_substring_regex(texts, LONG_NUMBER))
         alone = apart.to_numpy(zero_copy_only=False)
         if not alone.any():
-            return self._halved(texts)
+            return self._at_best(texts)
         order = np.concatenate([np.flatnonzero(~alone), np.flatnonzero(alone)])
         arrays, fits = zip(
-            self._halved(texts.filter(pc.invert(apart))), self._one_by_one(texts.filter(apart)), strict=True
+            self._at_best(texts.filter(pc.invert(apart))), self._one_by_one(texts.filter(apart)), strict=True
         )
         back = np.argsort(order)
         return pa.concat_arrays(arrays).take(pa.array(back)), np.concatenate(fits)[back]
 
-    def _halved(self, texts: pa.Array) -> "tuple[pa.Array, np.typing.NDArray[np.bool_]]":
+    def _at_best(self, texts: pa.Array) -> "tuple[pa.Array, np.typing.NDArray[np.bool_]]":
+        """At once, or in pieces, or one by one."""
         if not len(texts):
             return self._one_by_one(texts)
-        try:
-            return self._block(texts), np.ones(len(texts), np.bool_)
-        except pa.ArrowException:
-            pass
-        if len(texts) <= FEW:
+        if (whole := self._block(texts)) is not None:
+            return whole, np.ones(len(texts), np.bool_)
+        pieces = [texts[start : start + PIECE] for start in range(0, len(texts), PIECE)]
+        if len(pieces) == 1:
             return self._one_by_one(texts)
-        middle = len(texts) // 2
-        (first, fit), (second, fit_too) = self._halved(texts[:middle]), self._halved(texts[middle:])
-        return pa.concat_arrays([first, second]), np.concatenate([fit, fit_too])
+        arrays, fits = zip(*map(self._at_best, pieces), strict=True)
+        return pa.concat_arrays(arrays), np.concatenate(fits)
 
-    def _block(self, texts: pa.Array) -> pa.Array:
-        """All of them by PyArrow's reader; an ArrowException if one of them doesn't fit."""
+    def _block(self, texts: pa.Array) -> pa.Array | None:
+        """All of them by PyArrow's reader; None if one of them doesn't fit."""
+        try:
+            return self._read(texts)
+        except pa.ArrowException:
+            return None
+
+    def _read(self, texts: pa.Array) -> pa.Array:
         [joined] = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")
         table = pj.read_json(pa.BufferReader(joined.as_buffer()), _OPTIONS, self._at_once)
         if table.num_rows != len(texts):

@@ -19,6 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from django_events import Draft, declarations, schema, upcaster
 from django_events.testing import isolate_declarations
+from tests.spark.test_batch import HOSTILE, stored
 from tests.support.local_exports import run as run_local
 from tests.support.tables import run as run_table
 
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requireme
 
 Log = Callable[..., Any]
 LARGE = 9_007_199_254_740_993
+EMPTY = dict.fromkeys(("total", "number", "at", "lines", "named", "either"))
 KINDS = pytest.mark.parametrize("kind", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.slow)])
 
 
@@ -124,6 +126,25 @@ def test_values_are_columns_and_what_does_not_fit_is_rescued(log: Log, tmp_path:
     rescued = [row["rescued"] and json.loads(row["rescued"]) for row in found]
     assert rescued == [None, {"total": "x", "number": 5}, None, {"a": 1}, None, None]
     assert (found[4]["body"], found[5]["rescued"]) == (b"\0", "null")
+
+
+def test_what_is_rescued_is_as_postgresql_has_it(log: Log, tmp_path: Path) -> None:
+    strange = [
+        *HOSTILE,
+        {"total": "1e400"},
+        {"total": 10**40},
+        {"total": "1", "number": 2**63},
+        {"total": 1, "more": 0.1},
+    ]
+    topic = log(*(Draft(value=value, type="order.placed") for value in strange), placed(total="1"))
+    with declared(Placed):
+        export("parquet", topic, tmp_path, "--columns", "typed")
+
+    found = rows("parquet", tmp_path)
+    assert [row["rescued"] for row in found[:-1]] == [row["value"] for row in stored(topic)[:-1]]
+    assert (found[-1]["rescued"], found[-1]["data"]["order_placed"]["total"]) == (None, 1)
+    assert found[-3]["data"]["order_placed"] == {**EMPTY, "total": 1}
+    assert found[-2]["data"]["order_placed"] == {**EMPTY, "total": 1}
 
 
 @KINDS
