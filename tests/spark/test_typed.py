@@ -1,6 +1,7 @@
 """Typed columns in Spark: what a schema describes has types, and what doesn't fit is text beside it."""
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -8,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from django_events import Draft
+from django_events import Draft, schema
 from django_events.contracts.files import write
 from django_events.declarations import registry
 from tests.integration.exporting.test_typed_exports import LARGE, Paid, Placed, declared, export, placed
@@ -118,6 +120,33 @@ def test_a_stream_and_sql_have_them_too(log: Log, spark: Any, dsn: str, schemas:
     [row] = spark.sql("SELECT sum(data.total) AS sum, count(rescued) AS rescued FROM typed_orders").collect()
     assert (row["sum"], row.rescued) == (sum(range(30)), 1)
     spark.catalog.dropTempView("typed_orders")
+
+
+def test_the_guide_reads_them(log: Log, spark: Any, dsn: str, tmp_path: Path) -> None:
+    section = Path("docs/how-to/use-spark.md").read_text().split("## Typed columns")[1].split("\n## ")[0]
+
+    @schema("order.placed", version=2)
+    class Bought(BaseModel):
+        customer: str
+        total: Decimal
+
+    value = {"customer": "Ada", "total": "5"}
+    log(Draft(value=value, type="order.placed", metadata={"schema_version": 2}))
+    with declared(Bought, Paid):
+        write(tmp_path, [registry.get("things")])
+    names: dict[str, Any] = {"spark": spark, "dsn": dsn}
+    for language, block in re.findall(r"^```(python|sql)\n(.*?)^```", section, re.DOTALL | re.MULTILINE):
+        given = block.replace("/srv/shop/event_schemas", str(tmp_path))
+        given = re.sub("(subscribe.*?)orders", r"\1things", given)  # the project has a topic orders of its own
+        if language == "python":
+            exec(given.replace("shop.upcasters", "tests.support.typed_upcasters"), names)
+        else:
+            spark.sql(given.replace("service=shop", dsn))
+
+    assert [tuple(row) for row in names["totals"].collect()] == [("Ada", Decimal(5))]
+    assert names["orders"].select("data.order_placed.total").collect()[0].total == 5
+    assert names["upcast"].count() == spark.sql("SELECT * FROM placed WHERE data.total = 5").count() == 1
+    spark.catalog.dropTempView("placed")
 
 
 @pytest.mark.parametrize("how", [["--columns", "typed"], ["--schema", "order.placed"]])

@@ -1,6 +1,7 @@
 """Exports with typed columns: files and tables have what events say as columns, and what doesn't fit as text."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -219,6 +220,24 @@ def test_text_stays_text(log: Log, tmp_path: Path, kind: str) -> None:
         export(kind, topic, tmp_path)
         with pytest.raises(CommandError, match=r"text\. This run has them columns of all types"):
             export(kind, topic, tmp_path, "--columns", "typed")
+
+
+def test_the_guide_asks_for_them(log: Log, tmp_path: Path) -> None:
+    section = Path("docs/how-to/export-events.md").read_text().split("## Typed columns")[1].split("\n## ")[0]
+    sums, kept = re.findall(r"^```sql\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+
+    @schema("order.placed")
+    class Bought(BaseModel):
+        customer: str
+        total: Decimal
+
+    topic = log(*(placed(customer="Ada", total=str(n)) for n in range(5)), placed(total="x"))
+    with declared(Bought):
+        export("parquet", topic, tmp_path, "--columns", "typed")
+
+    with duckdb.connect() as reader:
+        assert reader.sql(sums.replace("/data/typed", str(tmp_path))).fetchall() == [("Ada", Decimal(10))]
+        assert reader.sql(kept.replace("/data/typed", str(tmp_path))).fetchall() == [("order.placed", 1)]
 
 
 @pytest.mark.slow
