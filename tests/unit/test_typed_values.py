@@ -387,7 +387,7 @@ def test_each_type_has_a_field_and_what_has_none_is_rescued() -> None:
     ]
 
 
-def test_older_versions_are_upcast_or_rescued() -> None:
+def test_older_versions_are_upcast_or_rescued(caplog: pytest.LogCaptureFixture) -> None:
     old = ("order.placed", '{"total": 5}', "{}")
     typed = KNOWN.chosen("order.placed@2")
 
@@ -400,14 +400,40 @@ def test_older_versions_are_upcast_or_rescued() -> None:
 
         bad = ("order.placed", '{"x": 1}', "{}")
         new = ("order.placed", '{"total": 6, "currency": "CHF"}', '{"schema_version": 2}')
-        assert read(typed, old, new, bad, old) == [
+        newer = ("order.placed", "5", '{"schema_version": 3}')
+        assert read(typed, old, new, bad, old, bad, newer)[:4] == [
             {"data": {"total": 5, "currency": "EUR"}, "schema_version": 2, "rescued": None},
             {"data": {"total": 6, "currency": "CHF"}, "schema_version": 2, "rescued": None},
             {"data": None, "schema_version": None, "rescued": '{"x": 1}'},
             {"data": {"total": 5, "currency": "EUR"}, "schema_version": 2, "rescued": None},
         ]
+    said = "Rescued as they are: events of type 'order.placed', version"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{said} 1. There is no upcaster from version 1.",
+        f"{said} 1. The upcaster from version 1 failed: KeyError.",
+        f"{said} 3. It is newer than the schema.",
+    ]
     [row] = read(KNOWN.chosen("order.placed@1"), old)
     assert row == {"data": {"total": 5}, "schema_version": 1, "rescued": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        (f'{{"total": {"[" * 3000}{"]" * 3000}}}', {"total": 1}),
+        (f'{{"total": {"9" * 5000}}}', {"total": 1}),
+        ("5", {"total": object()}),
+        ("5", {"total": float("nan")}),
+        ("5", {"total": 1, "currency": "\ud800"}),
+        ("5", None),
+    ],
+)
+def test_what_upcasters_can_not_make_is_rescued(text: str, made: Any) -> None:
+    with isolate_declarations():
+        upcaster("order.placed", 1)(lambda value: made)
+        [row] = read(KNOWN.chosen("order.placed@2"), ("order.placed", text, "{}"))
+    assert row["rescued"] == text
+    assert row["data"] in (None, {"total": 1, "currency": None})
 
 
 def test_the_schemas_travel_as_text_and_lie_in_files(tmp_path: Any) -> None:

@@ -7,6 +7,7 @@
 """
 
 import json
+import logging
 import re
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,7 +21,10 @@ from django_events.declarations import upcasters
 from django_events.exceptions import Invalid
 from django_events.reading.columns import COLUMNS
 from django_events.reading.typed.blocks import ValueBlocks
+from django_events.reading.typed.converting import NoFit
 from django_events.reading.typed.shapes import Shape, ShapeField, shape_of, struct_of
+
+logger = logging.getLogger("django_events.spark")
 
 TYPED = "typed"
 DATA, VERSION, RESCUED = "data", "schema_version", "rescued"
@@ -96,6 +100,7 @@ class TypedReader:
     def __init__(self, columns: TypedColumns) -> None:
         self._columns, self._types = columns, columns.types
         self._shapes = {kind: shape_of(json.loads(text)) for kind, _, text in columns.schemas}
+        self._told: set[tuple[str, int, str]] = set()
         self._blocks = {kind: ValueBlocks(shape) for kind, shape in self._shapes.items()}
 
     def completed(self, batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
@@ -113,12 +118,13 @@ class TypedReader:
             mine = there & _mask(pc.equal(types, kind).fill_null(False))
             found = []
             for version in np.unique(said[mine]).tolist():
-                if not 1 <= version <= wanted:  # no version, or one that is newer than the schema
+                if not 1 <= version <= wanted:
+                    self._tell(kind, version, "It is newer than the schema." if version else "That is no version.")
                     continue
                 rows = np.flatnonzero(mine & (said == version))
                 texts = values if len(rows) == count else values.take(pa.array(rows))
                 if version < wanted:
-                    texts, rows = _upcast(texts, rows, kind, version, wanted)
+                    texts, rows = self._upcast(texts, rows, kind, version, wanted)
                 array, fit = self._blocks[kind].read(texts)
                 fits[rows] = fit
                 versions[rows[_mask(array.is_valid())]] = wanted
@@ -126,6 +132,26 @@ class TypedReader:
             data[kind] = _spread(found, count, self._shapes[kind].arrow)
         rescued = pc.if_else(pa.array(fits), pa.scalar(None, pa.string()), values)
         return {DATA: self._together(data), VERSION: pa.array(versions, mask=versions == 0), RESCUED: rescued}
+
+    def _upcast(self, texts: pa.Array, rows: Any, kind: str, version: int, wanted: int) -> tuple[pa.Array, Any]:
+        """The values of an older version as those of the wanted one, and their rows; without those that can't be."""
+        made: list[str] = []
+        there = np.ones(len(rows), np.bool_)
+        for index, text in enumerate(texts.to_pylist()):
+            try:
+                made.append(_upcast(text, kind, version, wanted))
+            except NoFit as error:
+                there[index] = False
+                self._tell(kind, version, str(error))
+        return pa.array(made, pa.string()), rows[there]
+
+    def _tell(self, kind: str, version: int, why: str) -> None:
+        """Say it once: what the reader reads is up to 250,000 events."""
+        if (kind, version, why) not in self._told:
+            self._told.add((kind, version, why))
+            logger.warning(
+                "Rescued as they are: events of type %r, version %s. %s", kind, version, why, extra={"event_type": kind}
+            )
 
     def _together(self, data: dict[str, pa.Array]) -> pa.Array:
         if self._columns.only is not None:
@@ -151,22 +177,24 @@ def _spread(found: list[tuple[pa.Array, Any]], count: int, type: pa.DataType) ->
     return joined.take(pa.array(indices, mask=indices < 0))
 
 
-def _upcast(texts: pa.Array, rows: Any, kind: str, version: int, wanted: int) -> tuple[pa.Array, Any]:
-    """The values of an older version as those of the wanted one, and their rows; without those that can't be."""
-    steps = [upcasters.step(kind, one) for one in range(version, wanted)]
-    made = [None if None in steps else _upcast_one(text, steps) for text in texts.to_pylist()]
-    there = np.fromiter((one is not None for one in made), np.bool_, len(made))
-    return pa.array([one for one in made if one is not None], pa.string()), rows[there]
-
-
-def _upcast_one(text: str, steps: list[Any]) -> str | None:
+def _upcast(text: str, kind: str, version: int, wanted: int) -> str:
+    """A value of an older version as one of the wanted one; NoFit says why it can't be."""
     try:
         value = json.loads(text)
-        for step in steps:
+    except (ValueError, RecursionError):
+        raise NoFit("A value has more digits, or is nested deeper, than Python reads.") from None
+    for at in range(version, wanted):
+        step = upcasters.step(kind, at)
+        if step is None:
+            raise NoFit(f"There is no upcaster from version {at}.")
+        try:
             value = step.function(value)
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except Exception:  # of the site's own code: the value is rescued as it is
-        return None
+        except Exception as error:  # of the site's own code; its text may quote the value
+            raise NoFit(f"The upcaster from version {at} failed: {type(error).__name__}.") from None
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise NoFit("What the upcasters made is no JSON.") from None
 
 
 def _versions(metadata: pa.Array) -> Any:

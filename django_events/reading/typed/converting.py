@@ -32,7 +32,7 @@ Convert = Callable[[Any], Any]
 
 
 class NoFit(Exception):
-    """A part of a value can't be made into the type of its column."""
+    """A value, or a part of one, can't be made into what its column has."""
 
 
 _UNREADABLE = (NoFit, ValueError, ArithmeticError, RecursionError)
