@@ -36,13 +36,11 @@ class ValueBlocks:
         """An array of the texts' values, and for each whether it tells all of it. No text is null."""
         if self._at_once is None or not len(texts):
             return self._one_by_one(texts)
-        # The reader takes a line for a value, and a line `null` ends the process.
-        apart = pc.or_(pc.invert(pc.starts_with(texts, "{")), pc.match_substring(texts, "\n"))
-        if "number" in self._shape.kinds:
-            apart = pc.or_(apart, pc.match_substring_regex(texts, LONG_NUMBER))
+        lines = _joined(texts)
+        apart = self._apart(texts, lines)
+        if apart is None:
+            return self._at_best(texts, lines)
         alone = apart.to_numpy(zero_copy_only=False)
-        if not alone.any():
-            return self._at_best(texts)
         order = np.concatenate([np.flatnonzero(~alone), np.flatnonzero(alone)])
         arrays, fits = zip(
             self._at_best(texts.filter(pc.invert(apart))), self._one_by_one(texts.filter(apart)), strict=True
@@ -50,11 +48,26 @@ class ValueBlocks:
         back = np.argsort(order)
         return pa.concat_arrays(arrays).take(pa.array(back)), np.concatenate(fits)[back]
 
-    def _at_best(self, texts: pa.Array) -> "tuple[pa.Array, np.typing.NDArray[np.bool_]]":
+    def _apart(self, texts: pa.Array, joined: pa.Buffer) -> pa.Array | None:
+        """Which of them are never given to PyArrow's reader; None if all are.
+
+        It takes a line for a value, a line `null` ends the process, and it rounds numbers.
+        """
+        lines, found = joined.to_pybytes(), None
+        if not lines.startswith(b"{") or not lines.count(b"\n") == lines.count(b"\n{") == len(texts) - 1:
+            found = pc.or_(pc.invert(pc.starts_with(texts, "{")), pc.match_substring(texts, "\n"))
+        if "number" in self._shape.kinds:
+            long = pc.match_substring_regex(texts, LONG_NUMBER)
+            found = long if found is None else pc.or_(found, long)
+        return found if found is not None and pc.any(found).as_py() else None
+
+    def _at_best(
+        self, texts: pa.Array, lines: pa.Buffer | None = None
+    ) -> "tuple[pa.Array, np.typing.NDArray[np.bool_]]":
         """At once, or in pieces, or one by one."""
         if not len(texts):
             return self._one_by_one(texts)
-        if (whole := self._block(texts)) is not None:
+        if (whole := self._block(texts, lines or _joined(texts))) is not None:
             return whole, np.ones(len(texts), np.bool_)
         pieces = [texts[start : start + PIECE] for start in range(0, len(texts), PIECE)]
         if len(pieces) == 1:
@@ -62,18 +75,17 @@ class ValueBlocks:
         arrays, fits = zip(*map(self._at_best, pieces), strict=True)
         return pa.concat_arrays(arrays), np.concatenate(fits)
 
-    def _block(self, texts: pa.Array) -> pa.Array | None:
+    def _block(self, texts: pa.Array, lines: pa.Buffer) -> pa.Array | None:
         """All of them by PyArrow's reader; None if one of them doesn't fit."""
         try:
-            return self._read(texts)
+            return self._read(len(texts), lines)
         except pa.ArrowException:
             return None
 
-    def _read(self, texts: pa.Array) -> pa.Array:
-        [joined] = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")
-        table = pj.read_json(pa.BufferReader(joined.as_buffer()), _OPTIONS, self._at_once)
-        if table.num_rows != len(texts):
-            raise pa.ArrowInvalid(f"{table.num_rows} values of {len(texts)} lines")
+    def _read(self, count: int, lines: pa.Buffer) -> pa.Array:
+        table = pj.read_json(pa.BufferReader(lines), _OPTIONS, self._at_once)
+        if table.num_rows != count:
+            raise pa.ArrowInvalid(f"{table.num_rows} values of {count} lines")
         columns = [table.column(field.name).combine_chunks() for field in self._shape.fields]
         return _struct(columns, self._shape, None)
 
@@ -81,6 +93,13 @@ class ValueBlocks:
         made = [self._one.read(text) for text in texts.to_pylist()]
         fits = np.fromiter((fit for _, fit in made), np.bool_, len(made))
         return pa.array([value for value, _ in made], self._shape.arrow), fits
+
+
+def _joined(texts: pa.Array) -> pa.Buffer:
+    """A line for each text."""
+    [joined] = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")
+    buffer: pa.Buffer = joined.as_buffer()
+    return buffer
 
 
 def _as_read(shape: Shape) -> pa.DataType:
