@@ -19,8 +19,16 @@ from pydantic import BaseModel
 from pyiceberg.catalog.sql import SqlCatalog
 
 from django_events import Draft, declarations, schema, upcaster
+from django_events.exporting.file_columns import FileColumns
+from django_events.exporting.tables.delta import DeltaEvents
+from django_events.exporting.tables.iceberg import IcebergEvents, in_folder
+from django_events.exporting.tables.table import Conflict, EventTable, Mark
+from django_events.management.described import file_columns
+from django_events.reading.dsn import Dsn
+from django_events.reading.ranges import Range
 from django_events.testing import isolate_declarations
-from tests.spark.test_batch import HOSTILE, stored
+from tests.spark.test_batch import HOSTILE, stored, topic_id
+from tests.spark.test_export import incarnation
 from tests.support.local_exports import run as run_local
 from tests.support.tables import run as run_table
 
@@ -196,6 +204,52 @@ def test_fields_are_added_and_a_changed_type_is_refused(log: Log, tmp_path: Path
         export(kind, topic, tmp_path, "--columns", "typed")
     assert raised.value.returncode == 1
     assert len(rows(kind, tmp_path)) == 4
+
+
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.slow)])
+def test_of_two_deploys_that_append_at_once_one_fails(log: Log, dsn: str, tmp_path: Path, kind: str) -> None:
+    @schema("order.placed")
+    class Noted(BaseModel):
+        total: Decimal
+        note: str = ""
+
+    topic = log(placed(total="1", number=5), placed(total="2", note="x", number=6))
+    before, after = columns_of(topic, Placed), columns_of(topic, Noted)
+    old, new = (table_of(kind, tmp_path, topic, columns) for columns in (before, after))
+    assert old.mark() is new.mark() is None
+
+    new.append(batches(dsn, topic, after, 1), Mark(incarnation(topic), 2))
+    with pytest.raises(Conflict):
+        old.append(batches(dsn, topic, before, 1), Mark(incarnation(topic), 2))
+    assert old.mark() == Mark(incarnation(topic), 2)
+    old.append(batches(dsn, topic, before, 2), Mark(incarnation(topic), 3))
+    old.close()
+    new.close()
+
+    first, second = (row["data"]["order_placed"] for row in rows(kind, tmp_path))
+    assert (first["total"], first["note"], first["number"]) == (1, None, None)
+    assert (second["total"], second["note"], second["number"]) == (2, None, 6)
+    assert [json.loads(row["rescued"]) for row in rows(kind, tmp_path)] == [
+        {"total": "1", "number": 5},
+        {"total": "2", "number": 6, "note": "x"},
+    ]
+
+
+def columns_of(topic: Any, *models: type[BaseModel]) -> FileColumns:
+    with declared(*models):
+        return file_columns([str(topic)], columns="typed", schema=None)[str(topic)]
+
+
+def table_of(kind: str, folder: Path, topic: Any, columns: FileColumns) -> EventTable:
+    if kind == "delta":
+        return DeltaEvents(f"{folder}/{topic}", str(topic), incarnation(topic), columns=columns)
+    return IcebergEvents(in_folder(str(folder)), str(topic), incarnation(topic), columns=columns)
+
+
+def batches(dsn: str, topic: Any, columns: FileColumns, offset: int) -> list[pa.RecordBatch]:
+    reader = columns.reader(Dsn(dsn), fetch_size=100, fail_on_data_loss=True)
+    return list(reader.read(Range(str(topic), topic_id(topic), offset, offset + 1)))
 
 
 @KINDS
