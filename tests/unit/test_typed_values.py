@@ -422,6 +422,7 @@ def test_older_versions_are_upcast_or_rescued(caplog: pytest.LogCaptureFixture) 
     [
         (f'{{"total": {"[" * 3000}{"]" * 3000}}}', {"total": 1}),
         (f'{{"total": {"9" * 5000}}}', {"total": 1}),
+        ('{"total": 1, "ratio": 0.1234567890123456789}', {"total": 1, "currency": "EUR"}),
         ("5", {"total": object()}),
         ("5", {"total": float("nan")}),
         ("5", {"total": 1, "currency": "\ud800"}),
@@ -434,6 +435,14 @@ def test_what_upcasters_can_not_make_is_rescued(text: str, made: Any) -> None:
         [row] = read(KNOWN.chosen("order.placed@2"), ("order.placed", text, "{}"))
     assert row["rescued"] == text
     assert row["data"] in (None, {"total": 1, "currency": None})
+
+
+def test_upcasters_get_values_as_they_are() -> None:
+    got = []
+    with isolate_declarations():
+        upcaster("order.placed", 1)(lambda value: got.append(value) or {"total": 1, "currency": "EUR"})
+        [row] = read(KNOWN.chosen("order.placed@2"), ("order.placed", '{"total": 1.50, "n": [9007199254740993]}', "{}"))
+    assert (got, row["rescued"]) == ([{"total": 1.5, "n": [9007199254740993]}], None)
 
 
 def test_the_schemas_travel_as_text_and_lie_in_files(tmp_path: Any) -> None:

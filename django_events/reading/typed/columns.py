@@ -21,7 +21,7 @@ from django_events.declarations import upcasters
 from django_events.exceptions import Invalid
 from django_events.reading.columns import COLUMNS
 from django_events.reading.typed.blocks import ValueBlocks
-from django_events.reading.typed.converting import NoFit
+from django_events.reading.typed.converting import NoFit, plainly
 from django_events.reading.typed.shapes import Shape, ShapeField, shape_of, struct_of
 
 logger = logging.getLogger("django_events.spark")
@@ -86,10 +86,11 @@ class TypedColumns:
         for module in self.upcasters:
             try:
                 import_module(module)
-            except ImportError as error:
+            except Exception as error:
                 raise Invalid(
-                    f"The upcasters of {module!r} can't be imported here: {error}. Expected a module that Spark's "
-                    "executors can import, so one without Django; or leave it out, and older versions are rescued."
+                    f"The upcasters of {module!r} can't be imported here: {type(error).__name__}: {error}. Expected a "
+                    "module that Spark's executors can import, so one without Django; or leave it out, and older "
+                    "versions are rescued."
                 ) from error
         return TypedReader(self)
 
@@ -179,10 +180,7 @@ def _spread(found: list[tuple[pa.Array, Any]], count: int, type: pa.DataType) ->
 
 def _upcast(text: str, kind: str, version: int, wanted: int) -> str:
     """A value of an older version as one of the wanted one; NoFit says why it can't be."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise NoFit("A value has more digits, or is nested deeper, than Python reads.") from None
+    value = plainly(text)
     for at in range(version, wanted):
         step = upcasters.step(kind, at)
         if step is None:

@@ -121,6 +121,24 @@ def _no_number(text: str) -> Any:
 _DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_no_number)
 
 
+def plainly(text: str) -> Any:
+    """A value as `json.loads` gives it to code of the site; NoFit if that would change it."""
+    try:
+        return _PLAIN.decode(text)
+    except (ValueError, ArithmeticError, RecursionError):
+        raise NoFit("A value has more digits, or is nested deeper, than Python reads.") from None
+
+
+def _float_only(text: str) -> float:
+    found = _number(text)
+    if type(found) is float:
+        return found
+    raise NoFit("A number has more digits than a float holds.")
+
+
+_PLAIN = json.JSONDecoder(parse_float=_float_only)
+
+
 def _only(kind: type[Any], value: Any) -> Any:
     if type(value) is not kind:
         raise NoFit

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from django.core.management import CommandError
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from pyiceberg.catalog.sql import SqlCatalog
 
 from django_events import Draft, declarations, schema, upcaster
@@ -265,6 +265,33 @@ def test_one_type_by_its_schema(log: Log, tmp_path: Path, kind: str) -> None:
         for other in (["--columns", "typed"], ["--schema", "order.paid"], []):
             with pytest.raises(CommandError, match=r"columns of 'order\.placed'\. This run has them"):
                 export(kind, topic, tmp_path, *other)
+
+
+@KINDS
+def test_fields_have_the_names_that_events_have(log: Log, tmp_path: Path, kind: str) -> None:
+    names = ["a-b", "$x", "\N{LATIN SMALL LETTER U WITH DIAERESIS}", "1st", "select", "offset", "element", "@type"]
+
+    @schema("order-placed/\N{SNOWMAN}")
+    class Named(BaseModel):
+        a: int = Field(alias="a-b")
+        x: int = Field(alias="$x")
+        u: int = Field(alias="\N{LATIN SMALL LETTER U WITH DIAERESIS}")
+        first: int = Field(alias="1st")
+        select: int
+        offset: int
+        element: int
+        at_type: int = Field(alias="@type")
+        left_out: int = Field(0, alias="unit price")
+
+    value = {name: n for n, name in enumerate(names)}
+    topic = log(Draft(value=value, type="order-placed/\N{SNOWMAN}"))
+    log(Draft(value={**value, "unit price": 1}, type="order-placed/\N{SNOWMAN}"), topic=topic)
+    with declared(Named):
+        export(kind, topic, tmp_path, "--columns", "typed", "--part", "1")
+
+    first, second = rows(kind, tmp_path)
+    assert first["data"] == second["data"] == {"order_placed__": value}
+    assert (first["rescued"], json.loads(second["rescued"])) == (None, {**value, "unit price": 1})
 
 
 @KINDS
