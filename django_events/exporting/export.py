@@ -90,13 +90,18 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
     with alone(dsn, wanted.path) as lock, dsn.connected() as connection:
         journal = Parts(engine.storage(wanted), wanted.path)
         journal.refuse_other_way(wanted.format, wanted.by)
-        journal.refuse_other_values({wanted.columns_of(name).said for name in wanted.topics})
+        [kind] = {wanted.columns_of(name).said for name in wanted.topics}
+        journal.values.refuse_other(kind, is_new=journal.is_new)
         found = topics.find(connection, topics.TopicChoice(names=wanted.topics))
         for topic in found:
             journal.refuse_other_topic(topic.name, topic.incarnation)
             _refuse_older(topic, wanted, journal)
         wanted = replace(
-            wanted, columns={name: journal.columns_after(name, one) for name, one in wanted.columns.items()}
+            wanted,
+            columns={
+                name: journal.values.after(name, one, f"topic {name!r} in {wanted.path}")
+                for name, one in wanted.columns.items()
+            },
         )
         parts = [part for part in journal.unfinished if part.topic in wanted.topics]
         logs = {topic.name: topic for topic in found}

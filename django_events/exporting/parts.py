@@ -1,15 +1,13 @@
 """The journal of `export_events`: the parts of an export, each planned before it is written, and counted when it is."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django_events.exceptions import Refused
-from django_events.exporting.file_columns import FileColumns, told
-from django_events.exporting.journal import Journal
+from django_events.exporting.journal import FOLDER, Journal
 from django_events.exporting.storage import Storage
-from django_events.reading.typed.columns import DATA
-from django_events.reading.typed.evolution import as_json, of_json
+from django_events.exporting.written_values import WrittenValues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +34,7 @@ class Parts(Journal):
         self.planned: list[Part] = []
         self.done: dict[Part, int] = {}
         self._attempt_of: dict[Part, str] = {}
-        self._values = ""  # what values are typed as; nothing where they are text
-        self._data: dict[str, Any] = {}  # the type of each topic's column `data`
+        self.values = WrittenValues(f"{path}/{FOLDER}/journal")
         super().__init__(storage, path, "export_events")
 
     @property
@@ -72,35 +69,14 @@ class Parts(Journal):
                 "another folder."
             )
 
-    def refuse_other_values(self, kinds: Collection[str]) -> None:
-        """Refused if the existing files have their values in other columns than this run has."""
-        [kind] = kinds
-        if self.is_new:
-            self._values = kind
-        elif self._values != kind:
-            raise Refused(
-                f"{self.path} tells of files whose values are {told(self._values)}. This run has them {told(kind)}. "
-                "Take another folder."
-            )
-
-    def columns_after(self, topic: str, columns: FileColumns) -> FileColumns:
-        """The columns for the next files of a topic: with the fields that the existing ones have."""
-        if topic in self._data:
-            columns = columns.after(of_json(self._data[topic]), f"topic {topic!r} in {self._root}")
-        self._data[topic] = as_json(columns.schema.field(DATA).type)
-        return columns
-
     def decided(self) -> dict[str, str]:
         return {attempt: part.folder for part, attempt in self._attempt_of.items()}
 
     def content(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"parts": [self._said(part) for part in self.planned]}
-        return {**said, "values": self._values, "data": self._data} if self._values else said
+        return {"parts": [self._said(part) for part in self.planned], **self.values.content()}
 
     def take(self, record: Mapping[str, Any]) -> None:
-        self._values, self._data = record.get("values", ""), record.get("data", {})
-        if type(self._values) is not str or not all(of_json(one) for one in self._data.values()):
-            raise ValueError(record)
+        self.values.take(record)
         for said in record["parts"]:
             part = Part(topic=said["topic"], incarnation=said["incarnation"], start=said["start"], end=said["end"])
             rows, attempt = said.get("rows"), said.get("attempt")

@@ -8,13 +8,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from django.core.management import CommandError
 from pydantic import BaseModel
 
 from django_events import Draft, schema
 from django_events.contracts.files import write
 from django_events.declarations import registry
-from tests.integration.exporting.test_typed_exports import LARGE, Paid, Placed, declared, export, placed
+from django_events.reading.typed.evolution import plain
+from tests.integration.exporting.test_typed_exports import LARGE, Paid, Placed, declared, export, placed, rows
+from tests.spark.test_export import run
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X9")]
 
@@ -147,6 +151,56 @@ def test_the_guide_reads_them(log: Log, spark: Any, dsn: str, tmp_path: Path) ->
     assert names["orders"].select("data.order_placed.total").collect()[0].total == 5
     assert names["upcast"].count() == spark.sql("SELECT * FROM placed WHERE data.total = 5").count() == 1
     spark.catalog.dropTempView("placed")
+
+
+def test_spark_writes_them_into_the_folder_that_threads_write_into(log: Log, spark: Any, tmp_path: Path) -> None:
+    topic = log(*(placed(total=str(n), named={"a": n}) for n in range(10)), placed(total="x"))
+    with declared(Placed, Paid):
+        run(topic, "--to", tmp_path, "--columns", "typed")
+        log(*(placed(total=str(n)) for n in range(10, 20)), placed(total="y"), topic=topic)
+        export("parquet", topic, tmp_path, "--columns", "typed")
+        with pytest.raises(CommandError, match=r"columns of all types\. This run has them text"):
+            run(topic, "--to", tmp_path)
+
+    found = rows("parquet", tmp_path)
+    totals = [row["data"]["order_placed"]["total"] for row in found]
+    assert totals == [*range(10), None, *range(10, 20), None]
+    assert [row["rescued"] for row in found if row["rescued"]] == ['{"total": "x"}', '{"total": "y"}']
+    schemas = {pq.read_schema(path).field("data").type for path in tmp_path.rglob("part-*.parquet")}
+    assert len({str(plain(one)) for one in schemas}) == 1
+
+
+def test_a_stream_of_several_topics_is_written_with_them(log: Log, spark: Any, tmp_path: Path) -> None:
+    topic = log(*(placed(total=str(n)) for n in range(10)), Draft(value={"card": "1"}, type="order.paid"))
+    old = Draft(value={"total": 1}, type="order.billed")
+    log(old, name="bills")
+    words = (topic, "bills", "--to", tmp_path / "out", "--once", "--columns", "typed")
+
+    @schema("order.billed", version=2)
+    class Billed(BaseModel):
+        total: int
+        currency: str
+
+    @schema("order.billed", version=2)
+    class BilledOtherwise(BaseModel):
+        total: str
+        currency: str
+
+    def written(model: type[BaseModel], *more: str) -> str:
+        with declared(Placed, Paid), declared(model, name="bills"):
+            return run(*words, *more, command="stream_events")
+
+    assert written(Billed) == "Events written: 12.\n"
+    log(old, topic=registry.get("bills"))
+    assert written(Billed, "--upcasters", "tests.support.typed_upcasters") == "Events written: 1.\n"
+    frame = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "out"))
+    bills = frame.where("topic = 'bills'").orderBy("offset").select("data.order_billed", "rescued").collect()
+    assert [tuple(row) for row in bills] == [(None, '{"total": 1}'), ((1, "EUR"), None)]
+    assert [row[0] for row in frame.selectExpr("sum(data.order_placed.total)").collect()] == [45]
+    with pytest.raises(CommandError, match=r"Column 'data\.order_billed\.total' of .* is int64"):
+        written(BilledOtherwise)
+    with pytest.raises(CommandError, match=r"columns of all types\. This run has them text"):
+        run(*words[:-2], command="stream_events")
 
 
 @pytest.mark.parametrize("how", [["--columns", "typed"], ["--schema", "order.placed"]])

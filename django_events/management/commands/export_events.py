@@ -65,6 +65,11 @@ class Command(BaseCommand):
         parser.add_argument(
             "--schema", metavar="TYPE@VERSION", help="Values of one type as columns, like order.placed@2."
         )
+        parser.add_argument(
+            "--upcasters",
+            metavar="MODULES",
+            help="With --engine spark, modules that bring older versions to the newest.",
+        )
         parser.add_argument("--compact", action="store_true", help="Of a table: merge small files.")
         add_spark(parser)
 
@@ -86,9 +91,20 @@ class Command(BaseCommand):
             if threads is not None and (engine != LOCAL or threads < 1):
                 raise usage("--threads is at least 1." if engine == LOCAL else "--threads is for --engine local.")
             is_typed = options["columns"] != "text" or options["schema"] is not None
-            if is_typed and (engine != LOCAL or options["format"] != "parquet"):
-                raise usage("Typed columns are for --engine local with --format parquet, and for tables.")
-            typed = file_columns(dict.fromkeys(topics), columns=options["columns"], schema=options["schema"])
+            if is_typed and options["format"] != "parquet":
+                raise usage("Typed columns are for --format parquet, and for tables.")
+            if options["schema"] is not None and engine != LOCAL:
+                raise usage("--schema is for --engine local, and for tables. Say --columns typed.")
+            if options["upcasters"] is not None and (engine == LOCAL or not is_typed):
+                raise usage(
+                    "--upcasters is for --columns typed with --engine spark: this process has those of the site."
+                )
+            typed = file_columns(
+                dict.fromkeys(topics),
+                columns=options["columns"],
+                schema=options["schema"],
+                upcasters=options["upcasters"],
+            )
             where = {"master": options["master"], "remote": options["remote"]}
             since = _place("--since", options["since"], topics) or BEGINNING
             until = _place("--until", options["until"], topics) or END
@@ -135,7 +151,7 @@ class Command(BaseCommand):
                 export_to_tables,
             )
 
-            for name in ("master", "remote", "resume", "threads"):
+            for name in ("master", "remote", "resume", "threads", "upcasters"):
                 if options[name]:
                     raise usage(f"--{name} is not for --format {options['format']}: this process writes tables.")
             if layout.parse_by(options["by"]) != ("day",):

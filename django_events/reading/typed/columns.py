@@ -73,6 +73,12 @@ class TypedColumns:
         """The columns by name."""
         return {DATA: self.shape.arrow, VERSION: pa.int32(), RESCUED: pa.string()}
 
+    def options(self) -> dict[str, str]:
+        """How Spark is told to read these, of all types."""
+        known = {kind: {version: json.loads(text)} for kind, version, text in self.schemas}
+        options = {"columns": TYPED, "schemas": json.dumps(known)}
+        return {**options, "upcasters": ",".join(self.upcasters)} if self.upcasters else options
+
     @property
     def said(self) -> str:
         """What a folder or a table says of its columns: it has one such layout for ever."""
