@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from django.core.management import CommandError
+from django.db import connection
 from pydantic import BaseModel, Field
 from pyiceberg.catalog.sql import SqlCatalog
 
 from django_events import Draft, declarations, schema, upcaster
-from django_events.exporting.file_columns import FileColumns
+from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.iceberg import IcebergEvents, in_folder
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
@@ -29,7 +30,9 @@ from django_events.reading.ranges import Range
 from django_events.testing import isolate_declarations
 from tests.spark.test_batch import HOSTILE, stored, topic_id
 from tests.spark.test_export import incarnation
+from tests.support import worst_values
 from tests.support.local_exports import run as run_local
+from tests.support.logs import move
 from tests.support.tables import run as run_table
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X9")]
@@ -154,6 +157,36 @@ def test_what_is_rescued_is_as_postgresql_has_it(log: Log, tmp_path: Path) -> No
     assert (found[-1]["rescued"], found[-1]["data"]["order_placed"]["total"]) == (None, 1)
     assert found[-3]["data"]["order_placed"] == {**EMPTY, "total": 1}
     assert found[-2]["data"]["order_placed"] == {**EMPTY, "total": 1}
+
+
+@pytest.mark.requirement("D4")
+def test_the_worst_values_are_rescued_and_their_neighbours_are_whole(log: Log, dsn: str, tmp_path: Path) -> None:
+    topic = log(placed(total="0"))
+    good = """'{"total": "5"}'::jsonb"""
+    wrapped = [f"jsonb_build_object('total', 1, 'either', {one})" for one in worst_values.ALL.values()]
+    with connection.cursor() as cursor:
+        for value in [*worst_values.ALL.values(), *wrapped]:
+            for one in (value, good):
+                cursor.execute(
+                    "INSERT INTO django_events_bufferedevent (topic_id, type, value) "
+                    f"SELECT id, 'order.placed', {one} FROM django_events_topic WHERE name = %s",
+                    [str(topic)],
+                )
+    move()
+    with declared(Placed):
+        export("parquet", topic, tmp_path, "--columns", "typed")
+
+    found = rows("parquet", tmp_path)
+    asked = Range(str(topic), topic_id(topic), 1, len(found) + 1)
+    texts = pa.Table.from_batches(PLAIN.reader(Dsn(dsn), fetch_size=100, fail_on_data_loss=True).read(asked))
+    assert len(found) == 1 + 4 * len(worst_values.ALL)
+    for row, text in zip(found, texts["value"].to_pylist(), strict=True):
+        if row["offset"] % 2:
+            assert (row["rescued"], row["data"]["order_placed"]["total"]) == (None, 5 if row["offset"] > 1 else 0)
+        elif row["rescued"] is None and text is not None:
+            assert json.loads(row["data"]["order_placed"]["either"] or "null") == json.loads(text)["either"]
+        else:
+            assert row["rescued"] == text
 
 
 @KINDS
