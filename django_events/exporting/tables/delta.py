@@ -50,7 +50,6 @@ class DeltaEvents:
         self._place, self._topic, self._incarnation, self._allow_loss = place, topic, incarnation, allow_loss
         self._columns = columns
         self._table = self._opened()
-        refuse_other_values(self._table.metadata().configuration.get(COLUMNS), columns, place)
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
 
     def mark(self) -> Mark | None:
@@ -107,6 +106,9 @@ class DeltaEvents:
         except CommitFailedError as error:
             raise Conflict(str(error)) from error
         return int(done["numFilesRemoved"] - done["numFilesAdded"])
+
+    def refuse_other_values(self) -> None:
+        refuse_other_values(self._table.metadata().configuration.get(COLUMNS), self._columns, self._place)
 
     def close(self) -> None:
         """Nothing is open between two calls."""

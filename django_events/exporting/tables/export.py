@@ -129,7 +129,8 @@ class _Run:
     def open(self) -> None:
         """Make the tables that are not there yet."""
         for log in self._logs():
-            self._tables[log.name] = opened(self._wanted, log)
+            self._tables[log.name] = table = opened(self._wanted, log)
+            table.refuse_other_values()
 
     def close(self) -> None:
         for table in self._tables.values():

@@ -102,7 +102,6 @@ class IcebergEvents:
             self._catalog.create_namespace_if_not_exists(namespace.name)
             self._table = self._opened(incarnation)
             self._refuse_copied()
-            refuse_other_values(self._table.properties.get(COLUMNS), columns, self._place)
         except BaseException:
             self._catalog.close()
             raise
@@ -167,6 +166,9 @@ class IcebergEvents:
     def _merge(self, within: str, said: dict[str, str]) -> None:
         merged = self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow()).sort_by("offset")
         self._commit(lambda change: change.overwrite(merged, within, snapshot_properties=said), {})
+
+    def refuse_other_values(self) -> None:
+        refuse_other_values(self._table.properties.get(COLUMNS), self._columns, self._place)
 
     def close(self) -> None:
         self._catalog.close()

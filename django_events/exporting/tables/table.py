@@ -49,6 +49,9 @@ class EventTable(Protocol):
         If `events` raises, nothing is added, and that error is raised.
         """
 
+    def refuse_other_values(self) -> None:
+        """Refused if the table has its values in other columns than those it was opened with."""
+
     def compact(self, target_size: int) -> int:
         """Merge small files; returns how many became fewer. Conflict if another commit came first."""
 
