@@ -11,9 +11,12 @@ or this process. The files, the folders and the journal are the same, so that a 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from django_events.exceptions import EventsMissing, Invalid, NotReady, Refused
+from django_events.exporting.erasing import Applied, Erasing
+from django_events.exporting.erasing_files import LEFT_IN_FILES, erase_in_files, refuse_other_files
+from django_events.exporting.erasures import Erasures, refuse_older_database
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
 from django_events.exporting.locking import FolderLock, alone
@@ -46,6 +49,7 @@ class Export:
     events_per_part: int = EVENTS_PER_PART
     resume: bool = False
     allow_loss: bool = False
+    erasing: Erasing | None = None
     columns: Mapping[str, FileColumns] = field(default_factory=dict)  # of topics with typed ones
 
     def columns_of(self, topic: str) -> FileColumns:
@@ -60,6 +64,7 @@ class Summary:
     events: int
     total: int
     meant: int
+    applied: Applied
 
 
 class Engine(Protocol):
@@ -88,7 +93,9 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
     """Export the events that the folder doesn't have; Refused if another run writes to it."""
     dsn = Dsn(wanted.dsn)
     with alone(dsn, wanted.path) as lock, dsn.connected() as connection:
-        journal = Parts(engine.storage(wanted), wanted.path)
+        journal = Parts(storage := engine.storage(wanted), wanted.path)
+        if wanted.erasing is not None:
+            refuse_other_files(storage, wanted.format, wanted.path)
         journal.refuse_other_way(wanted.format, wanted.by)
         [kind] = {wanted.columns_of(name).said for name in wanted.topics}
         journal.values.refuse_other(kind, is_new=journal.is_new)
@@ -96,6 +103,8 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
         for topic in found:
             journal.refuse_other_topic(topic.name, topic.incarnation)
             _refuse_older(topic, wanted, journal)
+            if erased := journal.erased.get(topic.name):
+                refuse_older_database(connection, erased, wanted.path)
         wanted = replace(
             wanted,
             columns={
@@ -119,12 +128,33 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
             done += len(part)
         if parts:
             tell(done, total, parts[-1])
+        applied = Applied()
+        if wanted.erasing is not None:
+            _erase(found, wanted, wanted.erasing, journal, applied)
     return Summary(
         parts=len(parts),
         events=sum(journal.done[part] for part in parts),
         total=sum(journal.done.values()),
         meant=sum(max(end - start, 0) for _, start, end in ranges),
+        applied=applied,
     )
+
+
+def _erase(found: list[TopicLog], wanted: Export, erasing: Erasing, journal: Parts, applied: Applied) -> None:
+    """Blank in the files what was erased in the log since the last time."""
+    for topic in found:
+        if not any(part.topic == topic.name for part in journal.done):
+            continue
+
+        def work(erasures: Erasures, topic: TopicLog = topic) -> dict[str, Any]:
+            if not journal.run:
+                journal.begin(wanted.format, wanted.by)
+            done = erase_in_files(journal, wanted.path, topic.name, erasures)
+            journal.finish_erasing(topic.name, erasures.until)
+            return {"rows": done.rows, "files": done.files, "left": LEFT_IN_FILES.format(path=wanted.path)}
+
+        after = journal.erased.get(topic.name, 0)
+        applied.apply(topic.connection, topic, erasing, place=wanted.path, after=after, work=work)
 
 
 def _refuse_older(topic: TopicLog, wanted: Export, journal: Parts) -> None:

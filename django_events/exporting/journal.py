@@ -48,6 +48,11 @@ class Journal:
         return not self._number
 
     @property
+    def format(self) -> str:
+        """The format of the existing files; empty if there are none."""
+        return str(self._head.get("format", ""))
+
+    @property
     def has_left_over(self) -> bool:
         """Whether the folder has leftovers of other runs' attempts."""
         return bool(self._storage.names(self._attempts) or self._storage.names(self._removed))

@@ -35,6 +35,7 @@ class Parts(Journal):
         self.done: dict[Part, int] = {}
         self._attempt_of: dict[Part, str] = {}
         self.values = WrittenValues(f"{path}/{FOLDER}/journal")
+        self.erased: dict[str, int] = {}  # by topic, up to which erasure its files are blanked
         super().__init__(storage, path, "export_events")
 
     @property
@@ -51,6 +52,11 @@ class Parts(Journal):
         """Record this attempt as the part."""
         self.done[part], self._attempt_of[part] = rows, attempt
         self._decide(attempt)
+
+    def finish_erasing(self, topic: str, until: int) -> None:
+        """Record that all erasures up to one are applied to the files of a topic; Refused if another run took over."""
+        self.erased[topic] = until
+        self._save()
 
     def missing(self, topic: str, start: int, end: int) -> list[tuple[int, int]]:
         """The pieces of a range that no run has planned yet."""
@@ -73,7 +79,8 @@ class Parts(Journal):
         return {attempt: part.folder for part, attempt in self._attempt_of.items()}
 
     def content(self) -> dict[str, Any]:
-        return {"parts": [self._said(part) for part in self.planned], **self.values.content()}
+        said = {"parts": [self._said(part) for part in self.planned], "erased": self.erased}
+        return {**said, **self.values.content()}
 
     def take(self, record: Mapping[str, Any]) -> None:
         self.values.take(record)
@@ -89,6 +96,9 @@ class Parts(Journal):
                 if type(rows) is not int or not 0 <= rows <= len(part) or type(attempt) is not str:
                     raise ValueError(said)
                 self.done[part], self._attempt_of[part] = rows, attempt
+        self.erased = dict(record.get("erased", {}))
+        if not all(type(name) is str and type(number) is int for name, number in self.erased.items()):
+            raise ValueError(self.erased)
 
     def _said(self, part: Part) -> dict[str, Any]:
         said: dict[str, Any] = {

@@ -1781,6 +1781,7 @@ class Migration(OnPostgreSQL):
                             ("unregister", "unregister"),
                             ("expire", "expire"),
                             ("erase", "erase"),
+                            ("erase_exported", "erase in exports"),
                             ("remove", "remove"),
                             ("repartition", "repartition"),
                             ("reshard", "reshard"),

@@ -412,6 +412,7 @@ class Intervention(models.Model):
             ("unregister", _("unregister")),
             ("expire", _("expire")),
             ("erase", _("erase")),
+            ("erase_exported", _("erase in exports")),
             ("remove", _("remove")),
             ("repartition", _("repartition")),
             ("reshard", _("reshard")),

@@ -26,7 +26,11 @@ def files_of(folder: Path, format: str, topic: str = "things") -> list[str]:
         return sorted(DeltaTable(str(folder / topic)).file_uris())
     where = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
     with closing(SqlCatalog("django_events", **where)) as catalog:
-        found = catalog.load_table(("events", topic)).inspect.files().to_pylist()
+        known = catalog.load_table(("events", topic))
+        snapshot = known.current_snapshot()
+        if snapshot is None or not snapshot.manifests(known.io):  # PyIceberg can't list no files
+            return []
+        found = known.inspect.files().to_pylist()
     return sorted(file["file_path"].removeprefix("file://") for file in found)
 
 

@@ -7,7 +7,7 @@ append also says its mark in the history, which tells whether it was undone.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,11 +17,15 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, PyFileSystem
 
 from django_events.exceptions import Refused
+from django_events.exporting.blanking import LEFT
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data, split
 from django_events.exporting.tables.table import (
     COLUMNS,
+    ERASED,
+    EVENTS,
     INCARNATION,
+    KIND,
     NEXT,
     Conflict,
     Mark,
@@ -29,6 +33,7 @@ from django_events.exporting.tables.table import (
     lost_end,
     lost_mark,
     new_columns,
+    other_kind,
     refuse_other_values,
 )
 from django_events.exporting.writing import COMPARED, ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
@@ -44,6 +49,9 @@ FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many
 class DeltaEvents:
     """A Delta table in a folder, or at an address that delta-rs knows."""
 
+    kind = EVENTS
+    _partitions: ClassVar = [DAY.name]
+
     def __init__(
         self, place: str, topic: str, incarnation: str, *, allow_loss: bool = False, columns: FileColumns = PLAIN
     ) -> None:
@@ -51,6 +59,8 @@ class DeltaEvents:
         self._columns = columns
         self._table = self._opened()
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
+        self.lost_end = False
+        self.left_out = 0
 
     def mark(self) -> Mark | None:
         self._table.update_incremental()
@@ -65,22 +75,36 @@ class DeltaEvents:
         return mark
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
+        self._refuse_anew(mark)
+        self._append(events, self._saying(mark))
+        self.lost_end = False
+
+    def _refuse_anew(self, mark: Mark) -> None:
         if mark.incarnation != self._made_for():  # `mark` looks for the one that the table was made for
             raise Refused(
                 f"Topic {self._topic!r} was made anew since {self._place} was made for it, and its ids began again. "
                 "Nothing was added. Take another folder, or remove that table: no export has added an event to it."
             )
+
+    def _shaped(self, events: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Events with the columns of the table."""
+        return _with_day(events, schema)
+
+    def _shape_of(self, columns: FileColumns) -> pa.Schema:
+        """The columns of a table whose events have these."""
+        return WITH_DAY if columns.typed is None else columns.schema.append(DAY)
+
+    def _append(self, events: Iterable[pa.RecordBatch], saying: CommitProperties) -> None:
         known = pa.schema(self._table.schema().to_arrow())
         columns, schema = self._columns, self._schema
         # Another tool may add columns.
         differs = bool(new_columns(known, self._place, columns)) or len(known) > len(schema)
         if columns.typed is not None and DATA in known.names:
             columns = columns.after(known.field(DATA).type, self._place)
-            schema = columns.schema.append(DAY)
+            schema = self._shape_of(columns)
         failed: list[BaseException] = []
-        batches = _with_day(map(columns.conformed, events), schema)
+        batches = self._shaped(map(columns.conformed, events), schema)
         source = pa.RecordBatchReader.from_batches(schema, _noted(batches, failed))
-        transaction = Transaction(_name(self._topic, mark.incarnation), mark.next - 1)
         try:
             write_deltalake(
                 self._table,
@@ -88,9 +112,7 @@ class DeltaEvents:
                 mode="append",
                 schema_mode="merge" if differs else None,
                 writer_properties=WRITER,
-                commit_properties=CommitProperties(
-                    custom_metadata={NEXT: str(mark.next)}, app_transactions=[transaction]
-                ),
+                commit_properties=saying,
             )
         except CommitFailedError as error:
             raise Conflict(str(error)) from error
@@ -98,6 +120,59 @@ class DeltaEvents:
             if failed:
                 raise failed[0] from None
             raise
+
+    def _saying(self, mark: Mark, *, erased: int | None = None) -> CommitProperties:
+        """What a commit sets and says. Of two that set one version, even the same, the second conflicts."""
+        said, transactions = {NEXT: str(mark.next)}, [Transaction(_name(self._topic, mark.incarnation), mark.next - 1)]
+        if erased is not None:
+            said[ERASED] = str(erased)
+            transactions.append(Transaction(_name_of_erasures(self._topic, mark.incarnation), erased))
+        return CommitProperties(custom_metadata=said, app_transactions=transactions)
+
+    def _marked(self, mark: Mark) -> int | None:
+        """The last id by the mark of this incarnation, in the version that is loaded."""
+        return self._table.transaction_version(_name(self._topic, mark.incarnation))
+
+    def erased(self) -> int:
+        return self._table.transaction_version(_name_of_erasures(self._topic, self._made_for())) or 0
+
+    def version(self) -> int:
+        return self._table.version()
+
+    def oldest_offset(self) -> int | None:
+        """The least id that a row has."""
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        return pc.min(files["min.offset"]).as_py() if "min.offset" in files.column_names else None
+
+    def keys(self, until: int) -> Iterator[pa.RecordBatch]:
+        rows = self._table.to_pyarrow_dataset()
+        yield from rows.to_batches(columns=["offset", "key"], filter=pc.field("offset") <= until)
+
+    def blank(self, erased: pa.Table, mark: Mark) -> int:
+        first, last = erased["offset"][0].as_py(), erased["offset"][-1].as_py()
+        payload = [name for name in pa.schema(self._table.schema().to_arrow()).names if name not in LEFT]
+        has_payload = " OR ".join(f"t.{_quoted(name)} IS NOT NULL" for name in payload)
+        blanks = {_quoted(name): "NULL" for name in payload}
+        try:
+            done = (
+                self._table.merge(
+                    erased,
+                    f't."offset" = s."offset" AND t."offset" >= {first} AND t."offset" <= {last}',
+                    source_alias="s",
+                    target_alias="t",
+                    writer_properties=WRITER,
+                    commit_properties=self._saying(mark),
+                )
+                .when_matched_update({"key": "s.key", "metadata": "s.metadata", **blanks}, has_payload)
+                .when_matched_update({"key": "s.key"}, "t.key <> s.key")
+                .execute()
+            )
+        except CommitFailedError as error:
+            raise Conflict(str(error)) from error
+        return int(done["num_target_rows_updated"])
+
+    def say_erased(self, number: int, mark: Mark) -> None:
+        self._append([], self._saying(mark, erased=number))
 
     def compact(self, target_size: int) -> int:
         self._table.update_incremental()
@@ -115,7 +190,7 @@ class DeltaEvents:
 
     @property
     def _schema(self) -> pa.Schema:
-        return WITH_DAY if self._columns.typed is None else self._columns.schema.append(DAY)
+        return self._shape_of(self._columns)
 
     def _opened(self) -> DeltaTable:
         if not DeltaTable.is_deltatable(self._place):
@@ -125,12 +200,13 @@ class DeltaEvents:
                     self._place,
                     self._schema,
                     mode="error",
-                    partition_by=[DAY.name],
+                    partition_by=self._partitions,
                     name=self._topic,
                     description=DESCRIPTION.format(topic=self._topic),
                     configuration={
                         INCARNATION: self._incarnation,
                         **({COLUMNS: self._columns.said} if self._columns.said else {}),
+                        **({KIND: self.kind} if self.kind != EVENTS else {}),
                         "delta.dataSkippingStatsColumns": ",".join(COMPARED),
                         "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
                     },
@@ -149,6 +225,8 @@ class DeltaEvents:
                 f"{self._place} is a Delta table that no export has made: readers would take both together. Take "
                 "another folder."
             )
+        if (kind := known.get(KIND, EVENTS)) != self.kind:
+            raise other_kind(self._place, kind)
         return known[INCARNATION]
 
     def _refuse_foreign(self) -> None:
@@ -177,6 +255,7 @@ class DeltaEvents:
                     raise self._set_back(mark, "E")
                 if not self._allow_loss:
                     raise lost_end(self._place, mark)
+                self.lost_end = True
         self._whole_at = version
 
     def _set_back(self, mark: Mark, advice: str) -> Refused:
@@ -208,6 +287,15 @@ def _names(place: str) -> list[str]:
 
 def _name(topic: str, incarnation: str) -> str:
     return f"django_events/{topic}/{incarnation}"
+
+
+def _name_of_erasures(topic: str, incarnation: str) -> str:
+    return f"django_events erasures/{topic}/{incarnation}"
+
+
+def _quoted(name: str) -> str:
+    """A column in an expression of DataFusion."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _with_day(events: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

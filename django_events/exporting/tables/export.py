@@ -11,17 +11,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event
 from typing import Protocol
 
 import pyarrow as pa
 
 from django_events.exceptions import EventsMissing, NotReady, Refused
+from django_events.exporting.erasing import Applied, Erasing
+from django_events.exporting.erasures import newest, refuse_older_database
 from django_events.exporting.export import BEGINNING, END, bytes_per_row, is_compacted, is_the_same, made_anew
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
 from django_events.exporting.local import Connections
 from django_events.exporting.locking import alone
+from django_events.exporting.tables.erasing import erase_in_table
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.reading import topics
 from django_events.reading.dsn import Connection, Dsn
@@ -65,6 +69,9 @@ class TableExport:
     compact: bool = False
     consumer: str | None = None
     allow_loss: bool = False
+    erasing: Erasing | None = None
+    upsert: bool = False
+    deletes: tuple[str, ...] = ()  # with upsert: the types of events by which their key is gone
     columns: Mapping[str, FileColumns] = field(default_factory=dict)  # of topics with typed ones
 
     def columns_of(self, topic: str) -> FileColumns:
@@ -78,6 +85,8 @@ class TableSummary:
     events: int = 0
     commits: int = 0
     files_fewer: int = 0
+    left_out: int = 0
+    applied: Applied = field(default_factory=Applied)
 
 
 Tell = Callable[[str, int, int], None]  # a topic, how many events a commit has added, and how many wait
@@ -103,6 +112,7 @@ def export_to_tables(
     ):
         run.open()
         run.once()
+        run.erase()
         while wanted.follow and not stop.requested and not lost.is_set():
             stop.wait(min(LOOK_EVERY, wanted.every))
             run.again()
@@ -125,6 +135,9 @@ class _Run:
         self._tidied_at = time.monotonic()
         self.summary = TableSummary()
         self._tables: dict[str, EventTable] = {}
+        self._known_erasures: set[int] = set()  # that are done in this database
+        self._newest_erasure: dict[str, tuple[int, int]] = {}  # that was looked at, by topic
+        self._erased_at = time.monotonic()
 
     def open(self) -> None:
         """Make the tables that are not there yet."""
@@ -133,6 +146,7 @@ class _Run:
             table.refuse_other_values()
 
     def close(self) -> None:
+        self.summary.left_out = sum(table.left_out for table in self._tables.values())
         for table in self._tables.values():
             table.close()
 
@@ -153,8 +167,34 @@ class _Run:
             if log.end - start >= self._wanted.events_per_commit or time.monotonic() - since >= self._wanted.every:
                 self._waiting_since.pop(log.name, None)
                 self._bring(log, log.end)
+        if time.monotonic() - self._erased_at >= self._wanted.every:
+            self.erase()
         if time.monotonic() - self._tidied_at >= TIDY_EVERY:
             self.tidy()
+
+    def erase(self) -> None:
+        """Apply erasures, if that is wanted: those of topics that had another one since the last look."""
+        self._erased_at = time.monotonic()
+        if self._wanted.erasing is None:
+            return
+        for log in self._logs():
+            table, number = self._tables[log.name], newest(self._connection, log)
+            if self._stop.requested or number == self._newest_erasure.get(log.name):
+                continue
+            table.mark()  # or Refused: what was set back is not written to
+            self.summary.applied.apply(
+                self._connection,
+                log,
+                self._wanted.erasing,
+                place=self._place(log),
+                after=table.erased(),
+                work=partial(erase_in_table, table, log.name, self._wanted.format),
+            )
+            self._newest_erasure[log.name] = number
+
+    def _place(self, log: TopicLog) -> str:
+        catalog = f"catalog {self._wanted.catalog}, " if self._wanted.catalog else ""
+        return f"{catalog}{self._wanted.path}/{log.name}"
 
     def tidy(self) -> None:
         """Merge small files, if that is wanted. What comes in between makes it wait."""
@@ -174,6 +214,8 @@ class _Run:
     def _bring(self, log: TopicLog, end: int) -> None:
         """Bring a table up to before an id."""
         start = self._start(log)
+        if start >= end and self._tables[log.name].lost_end:
+            self._say_mark(log, start)
         while start < end and not self._stop.requested:
             size = bytes_per_row(self._dsn, Range(log.name, log.id, start, end))
             most = max(min(self._wanted.events_per_commit, int(BYTES_PER_COMMIT / size)), 1)
@@ -183,6 +225,19 @@ class _Run:
             start = until
             if self._follower is not None:
                 self._follower.tell(self._connection, {log.id: until})
+
+    def _say_mark(self, log: TopicLog, start: int) -> None:
+        """Say the mark again in a commit of no events, so that the next run finds it in the history."""
+        try:
+            self._tables[log.name].append([], Mark(log.incarnation, start))
+        except Conflict:  # the next run does it
+            return
+
+    def _refuse_older(self, table: EventTable) -> None:
+        """EventsMissing if the database lacks an erasure that the table has: a replica may be behind."""
+        if (erased := table.erased()) and erased not in self._known_erasures:
+            refuse_older_database(self._connection, erased, self._wanted.path)
+            self._known_erasures.add(erased)
 
     def _start(self, log: TopicLog) -> int:
         """The first id that the table lacks; Refused or EventsMissing if it can't be had any more."""
@@ -214,6 +269,7 @@ class _Run:
         if before is not None and before.next > start:
             raise self._replaced(log)
         for _ in range(CONFLICTS):
+            self._refuse_older(table)
             try:
                 table.append(self._events(log, start, end), mark)
                 break
@@ -267,10 +323,16 @@ def opened(wanted: TableExport, log: TopicLog) -> EventTable:
     columns = wanted.columns_of(log.name)
     if wanted.format == "delta":
         from django_events.exporting.tables.delta import DeltaEvents
+        from django_events.exporting.tables.delta_states import DeltaStates
 
-        place = f"{wanted.path}/{log.name}"
-        return DeltaEvents(place, log.name, log.incarnation, allow_loss=wanted.allow_loss, columns=columns)
+        known = (f"{wanted.path}/{log.name}", log.name, log.incarnation)
+        if wanted.upsert:
+            return DeltaStates(*known, deletes=wanted.deletes, allow_loss=wanted.allow_loss)
+        return DeltaEvents(*known, allow_loss=wanted.allow_loss, columns=columns)
     from django_events.exporting.tables.iceberg import IcebergEvents, configured, in_folder
+    from django_events.exporting.tables.iceberg_states import IcebergStates
 
     namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
+    if wanted.upsert:
+        return IcebergStates(namespace, log.name, log.incarnation, deletes=wanted.deletes, allow_loss=wanted.allow_loss)
     return IcebergEvents(namespace, log.name, log.incarnation, allow_loss=wanted.allow_loss, columns=columns)

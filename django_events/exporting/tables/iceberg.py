@@ -6,9 +6,11 @@ by default, and two exporters at once would double every event without a word: `
 A rollback sets the snapshot back and leaves the properties, so each snapshot says its mark too.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,15 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform
 
 from django_events.exceptions import Invalid, Refused
+from django_events.exporting.blanking import blanked
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data
 from django_events.exporting.tables.table import (
     COLUMNS,
+    ERASED,
+    EVENTS,
     INCARNATION,
+    KIND,
     NEXT,
     Conflict,
     Mark,
@@ -33,6 +39,7 @@ from django_events.exporting.tables.table import (
     lost_end,
     lost_mark,
     new_columns,
+    other_kind,
     refuse_other_values,
 )
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
@@ -87,6 +94,8 @@ def configured(name: str, namespace: str) -> Namespace:
 class IcebergEvents:
     """An Iceberg table in a catalogue."""
 
+    kind = EVENTS
+
     def __init__(
         self,
         namespace: Namespace,
@@ -98,6 +107,8 @@ class IcebergEvents:
     ) -> None:
         self._catalog, self._name, self._folder = namespace.catalog, (namespace.name, topic), namespace.folder
         self._allow_loss, self._columns = allow_loss, columns
+        self.lost_end = False
+        self.left_out = 0
         try:
             self._catalog.create_namespace_if_not_exists(namespace.name)
             self._table = self._opened(incarnation)
@@ -112,12 +123,14 @@ class IcebergEvents:
         known = self._table.properties
         if INCARNATION not in known:
             raise Refused(
-                f"{self._place} is an Iceberg table that no export has made: readers would take both together. Take "
+                f"{self.place} is an Iceberg table that no export has made: readers would take both together. Take "
                 "another namespace."
             )
+        if (kind := known.get(KIND, EVENTS)) != self.kind:
+            raise other_kind(self.place, kind)
         if NEXT not in known:
             if self._table.current_snapshot() is not None:  # "no mark" is the beginning only of a table without rows
-                raise lost_mark(self._place)
+                raise lost_mark(self.place)
             return None
         mark = Mark(known[INCARNATION], int(known[NEXT]))
         self._refuse_set_back(mark)
@@ -127,11 +140,80 @@ class IcebergEvents:
         self._make_ready()
         columns = self._columns
         if columns.typed is not None:
-            columns = columns.after(self._table.schema().as_arrow().field(DATA).type, self._place)
+            columns = columns.after(self._table.schema().as_arrow().field(DATA).type, self.place)
         schema = SCHEMA if columns.typed is None else columns.schema
         table = pa.Table.from_batches(map(columns.conformed, events), schema)
         said = {INCARNATION: mark.incarnation, NEXT: str(mark.next)}
-        self._commit(lambda change: change.append(table, snapshot_properties=said), said)
+        self._commit(lambda change: change.append(table, snapshot_properties=self._saying(said)), said)
+        self.lost_end = False
+
+    def _saying(self, said: dict[str, str]) -> dict[str, str]:
+        """What a snapshot says: all marks, so that a rollback to before any of them shows."""
+        known = self._table.properties.get(ERASED)
+        return {ERASED: known, **said} if known is not None else said
+
+    def erased(self) -> int:
+        return int(self._table.properties.get(ERASED, 0))
+
+    def version(self) -> int:
+        snapshot = self._table.current_snapshot()
+        return snapshot.snapshot_id if snapshot else 0
+
+    def keys(self, until: int) -> Iterator[pa.RecordBatch]:
+        scan = self._table.scan(row_filter=f"offset <= {until}", selected_fields=("offset", "key"))
+        yield from scan.to_arrow_batch_reader()
+
+    def blank(self, erased: pa.Table, mark: Mark) -> int:
+        self._make_ready()
+        rows, said = 0, {NEXT: str(mark.next)}
+        for first, last, _ in self._ranges_with(erased["offset"].to_pylist()):
+            within = f"offset >= {first} AND offset <= {last}"
+            there = self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow())
+            blank, changed = blanked(there.sort_by("offset"), erased)
+            if changed:
+                saying = self._saying(said)
+                self._commit(partial(_overwrite, rows=blank, within=within, said=saying), {})
+                rows += changed
+        return rows
+
+    def _ranges_with(self, offsets: list[int]) -> list[tuple[int, int, int]]:
+        """From, to and bytes of files that have some of these ids; those that overlap are one."""
+        ranges: list[tuple[int, int, int]] = []
+        found: list[tuple[int, int, int]] = []
+        for file in self._data_files():
+            first, last = _bounds(file)
+            if first is not None and last is not None:  # rows of others may have no id
+                found.append((first, last, file["file_size_in_bytes"]))
+        for first, last, size in sorted(found):
+            if ranges and first <= ranges[-1][1]:
+                ranges[-1] = ranges[-1][0], max(last, ranges[-1][1]), ranges[-1][2] + size
+            else:
+                ranges.append((first, last, size))
+        return [one for one in ranges if bisect_left(offsets, one[0]) < bisect_right(offsets, one[1])]
+
+    def say_erased(self, number: int, mark: Mark) -> None:
+        self._make_ready()
+        said = {INCARNATION: mark.incarnation, NEXT: str(mark.next), ERASED: str(number)}
+        empty = self._schema.empty_table()
+        self._commit(lambda change: change.append(empty, snapshot_properties=said), said)
+
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self._table.schema().column_names)
+
+    def count(self) -> int:
+        """How many rows it has."""
+        return int(self._table.scan().count())
+
+    def oldest_offset(self) -> int | None:
+        """The least id that a row has."""
+        bounds = [_bounds(file)[0] for file in self._data_files()]
+        return min((one for one in bounds if one is not None), default=None)
+
+    def read(self, start: int, end: int, columns: list[str]) -> pa.Table:
+        """The rows with ids from `start` to before `end`, with these columns."""
+        within = f"offset >= {start} AND offset < {end}"
+        return self._table.scan(row_filter=within, selected_fields=tuple(columns)).to_arrow().select(columns)
 
     def _make_ready(self) -> None:
         """Give the table what an append needs; Conflict if it isn't any more what `mark` has seen.
@@ -141,7 +223,7 @@ class IcebergEvents:
         """
         seen = self._seen()
         try:
-            if lacking := new_columns(self._table.schema().as_arrow(), self._place, self._columns):
+            if lacking := new_columns(self._table.schema().as_arrow(), self.place, self._columns):
                 with self._table.update_schema() as update:
                     update.union_by_name(pa.schema(lacking))
             if any(self._table.properties.get(name) != value for name, value in NO_RETRIES.items()):
@@ -150,11 +232,11 @@ class IcebergEvents:
         except CommitFailedException as error:
             raise Conflict(str(error)) from error
         if self._seen() != seen:
-            raise Conflict(f"{self._place} had a commit of another writer.")
+            raise Conflict(f"{self.place} had a commit of another writer.")
 
-    def _seen(self) -> tuple[int | None, str | None, str | None]:
+    def _seen(self) -> tuple[int | str | None, ...]:
         snapshot, known = self._table.current_snapshot(), self._table.properties
-        return snapshot.snapshot_id if snapshot else None, known.get(INCARNATION), known.get(NEXT)
+        return snapshot.snapshot_id if snapshot else None, *(known.get(name) for name in (INCARNATION, NEXT, ERASED))
 
     def compact(self, target_size: int) -> int:
         mark, fewer = self.mark(), 0
@@ -165,10 +247,11 @@ class IcebergEvents:
 
     def _merge(self, within: str, said: dict[str, str]) -> None:
         merged = self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow()).sort_by("offset")
+        said = self._saying(said)
         self._commit(lambda change: change.overwrite(merged, within, snapshot_properties=said), {})
 
     def refuse_other_values(self) -> None:
-        refuse_other_values(self._table.properties.get(COLUMNS), self._columns, self._place)
+        refuse_other_values(self._table.properties.get(COLUMNS), self._columns, self.place)
 
     def close(self) -> None:
         self._catalog.close()
@@ -178,7 +261,7 @@ class IcebergEvents:
         return SCHEMA if self._columns.typed is None else self._columns.schema
 
     @property
-    def _place(self) -> str:
+    def place(self) -> str:
         return f"table {'.'.join(self._name)}"
 
     def _opened(self, incarnation: str) -> Table:
@@ -188,7 +271,8 @@ class IcebergEvents:
             pass
         with suppress(TableAlreadyExistsError, CommitFailedException):  # another run may have made it meanwhile
             said = {COLUMNS: self._columns.said} if self._columns.said else {}
-            self._make({**PROPERTIES, INCARNATION: incarnation, **said})
+            kind = {KIND: self.kind} if self.kind != EVENTS else {}
+            self._make({**PROPERTIES, **kind, **said, INCARNATION: incarnation})
         return self._loaded()
 
     def _loaded(self) -> Table:
@@ -196,7 +280,7 @@ class IcebergEvents:
             return _keeping_manifests(self._catalog.load_table(self._name))
         except FileNotFoundError as error:
             raise Refused(
-                f"The catalogue has {self._place}, and its files are not where it says: {error} Were they moved? "
+                f"The catalogue has {self.place}, and its files are not where it says: {error} Were they moved? "
                 "A catalogue has whole addresses. Move them back, or export to another place."
             ) from error
 
@@ -205,30 +289,47 @@ class IcebergEvents:
         location, here = self._table.location(), f"file://{self._folder}/{'/'.join(self._name)}"
         if self._folder and (location != here or not self._table.metadata_location.startswith(f"{here}/")):
             raise Refused(
-                f"{self._folder} is a copy: by its catalogue {self._place} is at {location}, where this export would "
+                f"{self._folder} is a copy: by its catalogue {self.place} is at {location}, where this export would "
                 "write too. Nothing was added. Export to that place, or to an empty folder."
             )
 
     def _refuse_set_back(self, mark: Mark) -> None:
         """Refused if the current snapshot doesn't build on the one that set the mark."""
-        snapshot, said = self._table.current_snapshot(), None
+        snapshot, said, erased = self._table.current_snapshot(), None, None
         while snapshot is not None and said is None:  # those of other tools say none
-            said = snapshot.summary.additional_properties.get(NEXT) if snapshot.summary else None
+            told = snapshot.summary.additional_properties if snapshot.summary else {}
+            said, erased = told.get(NEXT), told.get(ERASED)
             before = snapshot.parent_snapshot_id
             snapshot = self._table.snapshot_by_id(before) if before is not None else None
         if said is None:  # all that said one are expired: the rows tell
-            if not self._allow_loss and not is_at(self._newest_offset(), mark):
-                raise lost_end(self._place, mark)
+            if not is_at(self._newest_offset(), mark):
+                if not self._allow_loss:
+                    raise lost_end(self.place, mark)
+                self.lost_end = True
+        elif said == str(mark.next) and erased != self._table.properties.get(ERASED):
+            raise Refused(
+                f"{self.place} was set back to an earlier snapshot: by its mark all erasures up to {self.erased()} are "
+                "applied, and what some of them have erased is back. Nothing was added. Set it to the snapshot that "
+                f"has {ERASED} = {self.erased()} in its summary, if that is not expired, or export to another place."
+            )
         elif said != str(mark.next):
             raise Refused(
-                f"{self._place} was set back to an earlier snapshot: by its mark it has the events up to "
+                f"{self.place} was set back to an earlier snapshot: by its mark it has the events up to "
                 f"{mark.next - 1}, and the newest of them are gone. Nothing was added. Set it to the snapshot that has "
                 f"{NEXT} = {mark.next} in its summary, if that is not expired, or export to another place."
             )
 
     def _newest_offset(self) -> int | None:
-        bounds = [_bounds(file)[1] for file in self._table.inspect.data_files().to_pylist()]
+        bounds = [_bounds(file)[1] for file in self._data_files()]
         return max((one for one in bounds if one is not None), default=None)
+
+    def _data_files(self) -> list[dict[str, Any]]:
+        """The files of rows; PyIceberg can't list those of a snapshot that has none."""
+        snapshot = self._table.current_snapshot()
+        if snapshot is None or not snapshot.manifests(self._table.io):
+            return []
+        files: list[dict[str, Any]] = self._table.inspect.data_files().to_pylist()
+        return files
 
     def _make(self, properties: dict[str, str]) -> None:
         making = self._catalog.create_table_transaction(self._name, self._schema, properties=properties)
@@ -248,7 +349,7 @@ class IcebergEvents:
         """Ids from and to of neighbouring files of one day that are small, and how many files they are."""
         files = sorted(
             (day, *file_bounds, file["file_size_in_bytes"])
-            for file in self._table.inspect.data_files().to_pylist()
+            for file in self._data_files()
             # Rows of others may have no time, and files of another partitioning no day.
             if None not in (day := file["partition"].get("day"), *(file_bounds := _bounds(file)))
         )
@@ -279,6 +380,10 @@ def _keeping_manifests(table: Table) -> Table:
 
     table.io.delete = delete_metadata  # type: ignore[method-assign]
     return table
+
+
+def _overwrite(change: Any, *, rows: pa.Table, within: str, said: dict[str, str]) -> None:
+    change.overwrite(rows, within, snapshot_properties=said)
 
 
 def _bounds(file: dict[str, Any]) -> tuple[int | None, int | None]:

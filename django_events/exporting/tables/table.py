@@ -4,7 +4,7 @@ Exactly once rests on `append`: events and the mark that says how far the table 
 another one came in between. So a process that was frozen, or has lost its lock, adds nothing when it wakes up.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +18,9 @@ from django_events.reading.typed.evolution import evolved, plain
 INCARNATION = "django-events.incarnation"  # a property of the table
 COLUMNS = "django-events.columns"  # what its values are typed as, if they are
 NEXT = "django-events.next"  # what a commit calls its mark, where people and `mark()` look what happened
+ERASED = "django-events.erased"  # the same of the erasures that are applied
+KIND = "django-events.kind"  # a property of the table, where it isn't a table of events
+EVENTS, STATES = "events", "states"
 
 
 class Conflict(Exception):
@@ -33,7 +36,14 @@ class Mark:
 
 
 class EventTable(Protocol):
-    """A table of the events of one topic."""
+    """A table of the events of one topic.
+
+    `lost_end` is whether its newest rows were deleted, and its history doesn't say so any more: `append` says it again.
+    `left_out` is how many events a table of states could not take, because they have no key.
+    """
+
+    lost_end: bool
+    left_out: int
 
     def mark(self) -> Mark | None:
         """The mark as it is now; None if the table has none yet. What is appended follows what was seen here.
@@ -52,6 +62,25 @@ class EventTable(Protocol):
     def refuse_other_values(self) -> None:
         """Refused if the table has its values in other columns than those it was opened with."""
 
+    def erased(self) -> int:
+        """Up to which erasure rows are blanked, as `mark` has seen it; 0 if none was applied."""
+
+    def version(self) -> int:
+        """The number of the version that `mark` has seen."""
+
+    def keys(self, until: int) -> Iterator[pa.RecordBatch]:
+        """`offset` and `key` of the rows up to an id, in the version that `mark` has seen."""
+
+    def blank(self, erased: pa.Table, mark: Mark) -> int:
+        """Blank rows: `offset`, and the `key` and `metadata` that they get. Returns how many had something to lose.
+
+        In commits of its own, which an append that was begun before conflicts with, as it has read the log before.
+        Conflict if another commit came first.
+        """
+
+    def say_erased(self, number: int, mark: Mark) -> None:
+        """Set the mark of erasures, in a commit like those of `blank`."""
+
     def compact(self, target_size: int) -> int:
         """Merge small files; returns how many became fewer. Conflict if another commit came first."""
 
@@ -68,8 +97,7 @@ def lost_end(place: str, mark: Mark) -> Refused:
     return Refused(
         f"{place} was set back to an earlier version, or its newest rows were deleted, and its history doesn't say any "
         f"more which: by its mark it has the events up to {mark.next - 1}, and no row reaches that. Nothing was added. "
-        "If rows were deleted, go on behind the mark with --allow-loss, until an export has added events. Otherwise "
-        "export to another place."
+        "If rows were deleted, go on behind the mark with --allow-loss, once. Otherwise export to another place."
     )
 
 
@@ -77,6 +105,15 @@ def lost_mark(place: str) -> Refused:
     return Refused(
         f"{place} has rows, and no mark that says up to which event: another tool has added them or removed the mark. "
         "Nothing was added. Export to another place."
+    )
+
+
+def other_kind(place: str, kind: str) -> Refused:
+    if kind == EVENTS:
+        return Refused(f"{place} has a row for each event. Leave --upsert out, or export to another place.")
+    return Refused(
+        f"{place} has a row for each key, by --upsert, and none for each event. Say --upsert to export there, or "
+        "export to another place; events verify compares tables of events."
     )
 
 

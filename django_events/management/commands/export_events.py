@@ -6,18 +6,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_events.management.databases import named
 from django_events.management.described import COLUMNS, file_columns
 from django_events.management.spark import ProgressLine, add_spark, dsn_of, explained, local, usage
 from django_events.phrases import duration
+from django_events.workers.loop import Exit
 from django_events.workers.stopping import interrupted_by_sigterm, stop_on_signals
 
 if TYPE_CHECKING:
+    from django_events.exporting.erasing import Applied, Erasing
     from django_events.exporting.export import Engine, Export
+    from django_events.exporting.tables.export import TableExport, TableSummary
 
 TABLES = ("delta", "iceberg")
 SPARK, LOCAL = "spark", "local"
@@ -71,6 +75,15 @@ class Command(BaseCommand):
             help="With --engine spark, modules that bring older versions to the newest.",
         )
         parser.add_argument("--compact", action="store_true", help="Of a table: merge small files.")
+        parser.add_argument(
+            "--erase", action="store_true", help="Blank what was erased in the log since it was exported, too."
+        )
+        parser.add_argument(
+            "--upsert", action="store_true", help="Of a table: one row for each key, with its newest event."
+        )
+        parser.add_argument(
+            "--deletes", action="append", metavar="TYPE", help="With --upsert: a type that deletes its key; repeatable."
+        )
         add_spark(parser)
 
     def handle(self, *args: Any, topics: list[str], to: str, verbosity: int, **options: Any) -> None:
@@ -78,7 +91,7 @@ class Command(BaseCommand):
         if options["format"] in TABLES:
             self._to_tables(using, topics, to, verbosity=verbosity, **options)
             return
-        for name in ("follow", "consumer", "catalog", "compact"):
+        for name in ("follow", "consumer", "catalog", "compact", "upsert", "deletes"):
             if options[name]:
                 raise usage(f"--{name} is for --format {' or '.join(TABLES)}.")
         engine, threads = options["engine"], options["threads"]
@@ -88,6 +101,8 @@ class Command(BaseCommand):
 
             if engine == LOCAL and (options["master"] or options["remote"]):
                 raise usage("--master and --remote are for --engine spark.")
+            if options["erase"] and engine != LOCAL:
+                raise usage("--erase is for tables, and for folders with --engine local.")
             if threads is not None and (engine != LOCAL or threads < 1):
                 raise usage("--threads is at least 1." if engine == LOCAL else "--threads is for --engine local.")
             is_typed = options["columns"] != "text" or options["schema"] is not None
@@ -123,6 +138,7 @@ class Command(BaseCommand):
                 resume=options["resume"],
                 allow_loss=options["allow_loss"],
                 columns=typed,
+                erasing=_erasing() if options["erase"] else None,
             )
             started = time.monotonic()
             with (
@@ -140,6 +156,7 @@ class Command(BaseCommand):
             why = "all of that is there" if summary.meant else "the log has nothing in that range"
             why = "no part of that is unfinished" if wanted.resume else why
             self.stdout.write(f"Nothing to export: {why}. {wanted.path} holds {summary.total:,} events.")
+        self._tell_erased(summary.applied, verbosity=verbosity)
 
     def _to_tables(self, using: str, topics: list[str], to: str, *, verbosity: int, **options: Any) -> None:
         with explained("lake"), stop_on_signals() as stop:
@@ -156,10 +173,14 @@ class Command(BaseCommand):
                     raise usage(f"--{name} is not for --format {options['format']}: this process writes tables.")
             if layout.parse_by(options["by"]) != ("day",):
                 raise usage("Tables are partitioned by day: leave --by out.")
+            if options["upsert"] and (options["columns"] != "text" or options["schema"] is not None):
+                raise usage("--upsert keeps values as text: leave --columns and --schema out.")
             if options["catalog"] and options["format"] != "iceberg":
                 raise usage("--catalog is for --format iceberg.")
             if options["follow"] and options["until"] is not None:
                 raise usage("--until ends an export, and --follow goes on: say one of them.")
+            if options["deletes"] and not options["upsert"]:
+                raise usage("--deletes is for --upsert.")
             if options["every"] <= 0:
                 raise usage("--every is more than 0 seconds.")
             has_sqlite = options["format"] == "iceberg" and not options["catalog"]
@@ -187,6 +208,9 @@ class Command(BaseCommand):
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
                 columns=file_columns(dict.fromkeys(topics), columns=options["columns"], schema=options["schema"]),
+                erasing=_erasing() if options["erase"] else None,
+                upsert=options["upsert"],
+                deletes=tuple(options["deletes"] or ()),
             )
 
             def tell(topic: str, added: int, waiting: int) -> None:
@@ -197,17 +221,48 @@ class Command(BaseCommand):
                 self.stderr.write(f"Following {', '.join(topics)} of {using!r} to {wanted.path}. Ctrl-C stops.")
             started = time.monotonic()
             done = export_to_tables(wanted, stop=stop, tell=tell)
-        if not verbosity:
-            return
+        if verbosity:
+            self._tell(done, wanted, _since(started))
+        self._tell_erased(done.applied, verbosity=verbosity)
+
+    def _tell(self, done: "TableSummary", wanted: "TableExport", took: timedelta) -> None:
         if done.events or done.commits:
             self.stdout.write(
-                f"Exported {done.events:,} events to {wanted.path} in {duration(_since(started))}, in commits: "
-                f"{done.commits:,}."
+                f"Exported {done.events:,} events to {wanted.path} in {duration(took)}, in commits: {done.commits:,}."
             )
         else:
             self.stdout.write(f"Nothing to export: all of that is in {wanted.path}.")
+        if done.left_out:
+            self.stdout.write(f"Events without a key, which no row stands for: {done.left_out:,}.")
         if wanted.compact:
             self.stdout.write(f"Files that were merged: {done.files_fewer:,}.")
+
+    def _tell_erased(self, applied: "Applied", *, verbosity: int) -> None:
+        """What was erased, and what can't be reached; an error if erasures wait for the log."""
+        if verbosity and applied.erasures:
+            erasures = f"{applied.erasures:,} erasure{'s' if applied.erasures != 1 else ''}"
+            self.stdout.write(
+                " ".join([f"Rows that were blanked, by {erasures}: {applied.rows:,}.", *applied.left.values()])
+            )
+        if waiting := [f"{number} of {topic}" for topic, some in applied.interrupted.items() for number in some]:
+            raise CommandError(
+                f"Erasure {', '.join(waiting)} is at work, or was interrupted, so it was not applied. Say that erasure "
+                "again, and then this.",
+                returncode=Exit.FAILED,
+            )
+
+
+def _erasing() -> "Erasing":
+    """How the records of erasures call keys, and who runs this."""
+    from django_events.exporting.erasing import Erasing
+    from django_events.exporting.erasures import KeyNames
+    from django_events.operating.erasing import pseudonyms
+    from django_events.operating.interventions import this_user
+
+    def names(topic: str) -> KeyNames:
+        return KeyNames(pseudonyms.secret_names(), partial(pseudonyms.digests, topic))
+
+    return Erasing(names=names, by=this_user())
 
 
 def _since(started: float) -> timedelta:

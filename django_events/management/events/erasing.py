@@ -31,7 +31,10 @@ PLACES = {
     "dedup_keys": "dedup keys",
 }
 NOT_LOOKED_AT = ("deliveries", "errors")  # by a dry run
-LEFT = "Row versions of before stay on disk until VACUUM, and backups and exports keep what they have: see docs."
+LEFT = (
+    "Row versions of before stay on disk until VACUUM, and backups keep what they have: see docs. Exports follow with "
+    "export_events --erase."
+)
 
 
 def erase(

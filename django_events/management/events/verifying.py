@@ -19,7 +19,22 @@ from django_events.phrases import count, duration
 from django_events.workers.loop import Exit
 
 
-def verify(using: str, *, topic: str | None, last: int | None, verbosity: int, **options: Any) -> Report:
+def verify(
+    using: str,
+    *,
+    topic: str | None,
+    last: int | None,
+    against: str | None = None,
+    catalog: str | None = None,
+    verbosity: int,
+    **options: Any,
+) -> Report:
+    if against is not None:
+        from django_events.management.events.comparing import compared
+
+        return compared(using, topic=topic, last=last, against=against, catalog=catalog, verbosity=verbosity)
+    if catalog is not None:
+        raise wrong_usage("--catalog is for --against: say which namespace of it.")
     if connections[using].in_atomic_block:
         raise wrong_usage("verify looks at one moment after the other, so it can't run inside a transaction.")
     progress = now_and_then(_walked) if sys.stderr.isatty() or verbosity > 1 else _silent
@@ -35,12 +50,13 @@ def verify(using: str, *, topic: str | None, last: int | None, verbosity: int, *
         "seconds": found.took,
         "notes": found.notes,
     }
-    parts = [_offenders(found.offenders), _topics(found.topics), *found.notes, _summary(found, last)]
+    parts = [told_of(found.offenders), _topics(found.topics), *found.notes, _summary(found, last)]
     code = Exit.FAILED if found.offenders else Exit.DONE
     return Report(data, "\n\n".join(part for part in parts if part), code=code)
 
 
-def _offenders(offenders: Offenders) -> str:
+def told_of(offenders: Offenders) -> str:
+    """What is wrong, for people."""
     if not offenders:
         return ""
     blocks = [count(len(offenders), "offender").upper(), *map(_offender, offenders)]
@@ -93,6 +109,10 @@ def _walked(topic: str, events: int) -> str:
 
 def _arguments(parser: CommandParser) -> None:
     parser.add_argument("--topic", help="Only this topic, and its consumers.")
+    parser.add_argument(
+        "--against", metavar="PATH", help="Compare the log with what export_events wrote there, instead."
+    )
+    parser.add_argument("--catalog", metavar="NAME", help="With --against: a catalogue of PyIceberg.")
     parser.add_argument("--last", type=at_least_one, metavar="N", help="Of each log, only the last N events.")
 
 

@@ -8,24 +8,22 @@ longer than a batch.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
-from django.conf import settings
-from django.utils.crypto import salted_hmac
-
-from django_events import declarations, models
+from django_events import declarations, models, sql
 from django_events.log.inventory import existing
 from django_events.models.buffer import writable
-from django_events.operating.erasing import log, traces, waiting
+from django_events.operating.erasing import log, pseudonyms, traces, waiting
 from django_events.operating.erasing.erasure import Erased, Erasure
 from django_events.operating.erasing.refusals import refuse, refuse_unknown, refuse_unreadable
 from django_events.operating.interventions import this_user
 from django_events.operating.orphans import forget_orphans
 
 logger = logging.getLogger("django_events.erasure")
+SQL = sql.beside(__name__)
 
 NAMED = 100  # events that an intervention lists; more are only counted
 
@@ -73,6 +71,7 @@ def erase(
         return erasure.erased
     record = _begin(erasure, by or this_user(), reason)
     _erase(erasure)
+    _say_blank(erasure, record)
     traces.after_those_in_hand(erasure, wait)
     forget_orphans(using)  # of a consumer whose unregistering was interrupted: errors, and keys
     _finish(erasure, record)
@@ -85,13 +84,9 @@ def _known_as(using: str, topic: str, key: str) -> str:
     Without a secret of the site the key can't be found by trying. A key that was erased before keeps the name that it
     got then, as long as SECRET_KEY_FALLBACKS has the secret of that time.
     """
-    names = [_digest(secret, topic, key) for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
+    names = pseudonyms.digests(topic, key)
     records = models.Intervention.objects.using(using).filter(action="erase", topic=topic, details__key__in=names)
     return next(iter(records.order_by("pk").values_list("details__key", flat=True)[:1]), names[0])
-
-
-def _digest(secret: str | bytes, topic: str, key: str) -> str:
-    return salted_hmac("django_events.erase", f"{topic}\0{key}", secret=secret, algorithm="sha256").hexdigest()
 
 
 def _erase(erasure: Erasure) -> None:
@@ -115,20 +110,49 @@ def _everywhere(erasure: Erasure) -> None:
 
 
 def _begin(erasure: Erasure, by: str, reason: str) -> models.Intervention:
-    """Record the erasure before it begins, so that an interrupted one is on record too."""
-    return models.Intervention.objects.using(erasure.using).create(
-        by=by[:200],
-        action="erase",
-        consumer="",
-        topic=erasure.topic.name,
-        details={**_said(erasure), "reason": reason, "finished": False},
-    )
+    """Record the erasure before it begins, so that an interrupted one is on record too.
+
+    Under a lock, so that one which gets a higher number is not seen before this one is.
+    """
+    with sql.batch(erasure.using):
+        sql.fetch(erasure.using, SQL.begin_erasure)
+        return models.Intervention.objects.using(erasure.using).create(
+            by=by[:200],
+            action="erase",
+            consumer="",
+            topic=erasure.topic.name,
+            details={**_said(erasure), "reason": reason, "finished": False},
+        )
 
 
 def _said(erasure: Erasure) -> dict[str, Any]:
+    said: dict[str, Any] = {"incarnation": str(erasure.topic.incarnation)}
     if erasure.key is None:
-        return {"events_named": list(erasure.ids[:NAMED]), "count": len(erasure.ids)}
-    return {"key": erasure.erased.key, "new_key": erasure.new_key}
+        return said | {
+            "events_named": list(erasure.ids[:NAMED]),
+            "count": len(erasure.ids),
+            "ranges": _ranges(erasure.ids),
+        }
+    known_as = erasure.erased.key
+    made_with = dict(zip(pseudonyms.digests(erasure.topic.name, erasure.key), pseudonyms.secret_names(), strict=True))
+    return said | {"key": known_as, "new_key": erasure.new_key, "secret": made_with[known_as or ""]}
+
+
+def _ranges(ids: Sequence[int]) -> list[list[int]]:
+    """Ids in order as from and to: what was exported is told by all of them."""
+    ranges: list[list[int]] = []
+    for one in ids:
+        if ranges and one == ranges[-1][1] + 1:
+            ranges[-1][1] = one
+        else:
+            ranges.append([one, one])
+    return ranges
+
+
+def _say_blank(erasure: Erasure, record: models.Intervention) -> None:
+    """Record that the log is blank, and up to which id: from now on exports can only read it so."""
+    record.details |= {"until": erasure.seen.until}
+    record.save(using=erasure.using, update_fields=["details"])
 
 
 def _finish(erasure: Erasure, record: models.Intervention) -> None:

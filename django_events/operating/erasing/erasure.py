@@ -52,6 +52,7 @@ class Seen:
     """What the search found."""
 
     anything: bool = False  # of what is to be erased
+    until: int = 0  # the last id that the log had when it was searched for a key, whether it has it still or not
     in_hand: set[int] = field(default_factory=set)  # deliveries that workers had when their events were erased
 
 

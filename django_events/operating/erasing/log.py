@@ -30,6 +30,7 @@ def _of_key(erasure: Erasure, key: str) -> Iterator[list[int]]:
     with sql.by_index(erasure.using):
         [[last]] = sql.fetch(erasure.using, end)
         rows = sql.fetch(erasure.using, start)
+    erasure.seen.until = max(erasure.seen.until, last or first_id(erasure) - 1)
     if not last or not rows or rows[0][0] is None:
         return
     after, most = rows[0][0] - 1, erasure.ERASED_AT_ONCE

@@ -318,13 +318,20 @@ def test_where_rows_were_deleted_and_the_history_too_an_operator_says_so(
             keep = known.refresh().current_snapshot().snapshot_id
             others = [one.snapshot_id for one in known.metadata.snapshots if one.snapshot_id != keep]
             known.maintenance.expire_snapshots().by_ids(others).commit()
-    publish(topic, *range(5))
+    if has_events := rows == "the newest":
+        publish(topic, *range(5))
 
     with pytest.raises(CommandError, match=r"or its newest rows were deleted, .* up to 30, .* with --allow-loss") as no:
         run(topic, "--to", tmp_path, format=format)
     assert no.value.returncode == 1
     assert len(read_back(tmp_path, format)) == left
-    assert run(topic, "--to", tmp_path, "--allow-loss", format=format).startswith("Exported 5 events")
+    said = run(topic, "--to", tmp_path, "--allow-loss", format=format)
+    if has_events:
+        assert said.startswith("Exported 5 events")
+    else:  # without an event the mark is said again all the same
+        assert run(topic, "--to", tmp_path, format=format).startswith("Nothing to export")
+        publish(topic, *range(5))
+        assert run(topic, "--to", tmp_path, format=format).startswith("Exported 5 events")
     publish(topic, *range(5))
     assert run(topic, "--to", tmp_path, format=format).startswith("Exported 5 events")
     assert [row["offset"] for row in read_back(tmp_path, format)] == [*range(1, left + 1), *range(31, 41)]

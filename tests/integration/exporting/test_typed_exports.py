@@ -25,6 +25,7 @@ from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.iceberg import IcebergEvents, in_folder
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.management.described import file_columns
+from django_events.operations import erase
 from django_events.reading.dsn import Dsn
 from django_events.reading.ranges import Range
 from django_events.testing import isolate_declarations
@@ -396,8 +397,34 @@ def test_what_can_not_be_typed_is_said(log: Log, tmp_path: Path, arguments: list
     assert raised.value.returncode == 2
 
 
+def test_a_table_of_states_keeps_values_as_text(log: Log, tmp_path: Path) -> None:
+    topic = log(placed(total="1"))
+    with declared(Placed), pytest.raises(CommandError, match="--upsert keeps values as text") as raised:
+        export("delta", topic, tmp_path, "--columns", "typed", "--upsert")
+    assert raised.value.returncode == 2
+
+
 def test_a_topic_that_describes_nothing_is_said(log: Log, tmp_path: Path) -> None:
     topic = log(placed(total="1"))
     with declared(), pytest.raises(CommandError, match="Topic 'things' describes no events") as raised:
         export("parquet", topic, tmp_path, "--columns", "typed")
     assert raised.value.returncode == 2
+
+
+@KINDS
+@pytest.mark.requirement("X15")
+def test_what_is_erased_has_no_columns_any_more(log: Log, tmp_path: Path, kind: str) -> None:
+    topic = log(*(placed(total=str(n), lines=[{"sku": "A", "price": "1"}], named={"a": n}) for n in range(3)))
+    log(placed(total="x", number=5), topic=topic)
+    with declared(Placed):
+        export(kind, topic, tmp_path, "--columns", "typed")
+        erase(topic, ids=[2, 4], reason="asked for")
+        export(kind, topic, tmp_path, "--columns", "typed", "--erase")
+        log(placed(total="9"), topic=topic)
+        export(kind, topic, tmp_path, "--columns", "typed", "--erase")
+
+    found = rows(kind, tmp_path)
+    totals = [row["data"] and row["data"]["order_placed"]["total"] for row in found]
+    assert totals == [0, None, 2, None, 9]
+    assert [row["rescued"] for row in found] == [None] * 5
+    assert "value" not in found[0]

@@ -1,0 +1,288 @@
+"""Whether what was exported and the log agree: range by range, and the first differences by their addresses.
+
+    compared = compare(Comparison(dsn=dsn, topics=("orders",), path="/lake"))
+    compared.offenders  # the differences
+
+It only reads. Of both sides as many events are in memory at a time as `BYTES_AT_ONCE` holds. What the log doesn't have
+any more, because it expired or a newer event of its key came, is no difference, and is counted.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from django_events.exceptions import Refused
+from django_events.exporting.copies import Copy, copies
+from django_events.exporting.erasures import pending
+from django_events.exporting.export import bytes_per_row
+from django_events.exporting.writing import SCHEMA
+from django_events.observing.verifying.offenders import Offenders
+from django_events.phrases import count
+from django_events.reading import topics
+from django_events.reading.dsn import Connection, Dsn
+from django_events.reading.ranges import Range
+from django_events.reading.rows import RangeReader
+from django_events.reading.topics import TopicLog
+
+BYTES_AT_ONCE = 64 << 20  # of one side
+LEAST, MOST = 1_000, 200_000  # ids at once
+FETCH_SIZE = 100_000
+MISSING, STRANGE, TWICE, DIFFERS, NOT_ERASED = "missing", "strange", "twice", "differs", "not erased"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What to compare with the log."""
+
+    dsn: str = field(repr=False)
+    topics: tuple[str, ...]  # all that were exported there if there are none
+    path: str
+    catalog: str | None = None
+    last: int | None = None  # only so many ids
+
+
+class Agreed(NamedTuple):
+    """What was looked at of a topic: from which id to which, and how many events there both have."""
+
+    topic: str
+    first_id: int
+    last_id: int
+    events: int
+    expired: int
+    compacted: int
+    erased: int
+    not_compared: int
+
+
+@dataclass(kw_only=True)
+class Compared:
+    """What a comparison found."""
+
+    offenders: Offenders = field(default_factory=Offenders)
+    topics: list[Agreed] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    took: timedelta = timedelta()
+
+
+Tell = Callable[[str, int], None]  # a topic, and how many events of it were compared
+
+
+def compare(wanted: Comparison, tell: Tell = lambda topic, events: None) -> Compared:
+    """Compare what was exported with the log; Refused if it is not the export of these topics."""
+    started, found, dsn = time.monotonic(), Compared(), Dsn(wanted.dsn)
+    with dsn.connected() as connection:
+        names = [log.name for log in topics.find(connection, topics.TopicChoice(names=wanted.topics))]
+        if not names:
+            names = [log.name for log in topics.find(connection, topics.TopicChoice(pattern=".*"))]
+        logs = topics.find(connection, topics.TopicChoice(names=tuple(names)))
+        seen = 0
+        for log, copy in copies(logs, wanted.path, wanted.catalog):
+            seen += 1
+            _OfTopic(wanted, dsn, connection, log, copy, found, tell).compare()
+        if not seen or (wanted.topics and seen < len(names)):
+            missing = sorted(set(wanted.topics) - {one.topic for one in found.topics})
+            of = f" of topic {missing[0]!r}" if missing else ""
+            raise Refused(
+                f"{wanted.path} has no export{of}: expected a table of Delta or Iceberg in it, or Parquet files that "
+                "export_events has written."
+            )
+    found.took = timedelta(seconds=time.monotonic() - started)
+    return found
+
+
+class Sides(NamedTuple):
+    """A range as the log has it and as the copy has it, in the order of the ids."""
+
+    log: pa.Table
+    copy: pa.Table
+
+
+class _OfTopic:
+    """The comparison of one topic."""
+
+    def __init__(
+        self,
+        wanted: Comparison,
+        dsn: Dsn,
+        connection: Connection,
+        log: TopicLog,
+        copy: Copy,
+        found: Compared,
+        tell: Tell,
+    ) -> None:
+        self._wanted, self._dsn, self._connection, self._log, self._copy = wanted, dsn, connection, log, copy
+        self._found, self._tell = found, tell
+        self._events = self._expired = self._compacted = self._erased = self._rows = 0
+        self._end = copy.ranges[-1][1] if copy.ranges else 0
+        self._not_erased: list[int] = []
+        self._not_erased_count = 0
+
+    def compare(self) -> None:
+        log, copy = self._log, self._copy
+        if copy.incarnation != log.incarnation:
+            raise Refused(
+                f"Topic {log.name!r} was made anew since it was exported to {copy.place}, and its ids began again: "
+                "the two can't be compared."
+            )
+        ranges = self._ranges()
+        for start, end in ranges:
+            for first, last in self._pieces(start, end):
+                self._compare_range(first, last)
+                self._tell(log.name, self._events)
+        self._compare_rest(ranges)
+        self._say_not_erased()
+        first, last = (ranges[0][0], ranges[-1][1] - 1) if ranges else (0, 0)
+        behind = max(log.end - self._end, 0)
+        self._found.topics.append(
+            Agreed(log.name, first, last, self._events, self._expired, self._compacted, self._erased, behind)
+        )
+        if copy.lacks:
+            self._found.notes.append(f"{copy.place} has no column {', '.join(copy.lacks)}: it was not compared.")
+        if ranges and log.first < ranges[0][0]:
+            self._found.notes.append(
+                f"{copy.place} begins at {ranges[0][0]:,}, and the log of {log.name} at {log.first:,}: what is before "
+                "was not compared."
+            )
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """What the copy says that it has, as far as it is to be compared."""
+        least = 0 if self._wanted.last is None else self._end - self._wanted.last
+        return [(max(start, least), end) for start, end in self._copy.ranges if end > least]
+
+    def _pieces(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        log = self._log
+        while start < end:
+            until = min(start + MOST, end)
+            size = bytes_per_row(self._dsn, Range(log.name, log.id, min(max(start, log.first), until), until))
+            until = min(start + min(max(int(BYTES_AT_ONCE / size), LEAST), MOST), end)
+            yield start, until
+            start = until
+
+    def _compare_range(self, start: int, end: int) -> None:
+        """Compare a range, and once more if the sides differ: the log may have been changed in between."""
+        if not self._agrees(self._sides(start, end), says=False):
+            self._log = topics.find(self._connection, topics.TopicChoice(names=(self._log.name,)))[0]
+            self._agrees(self._sides(start, end), says=True)
+
+    def _sides(self, start: int, end: int) -> Sides:
+        copied = self._copy.read(start, end)
+        log = self._log
+        there = Range(log.name, log.id, min(max(start, log.first), end), end)
+        reader = RangeReader(
+            dsn=self._dsn, columns=tuple(copied.column_names), fetch_size=FETCH_SIZE, fail_on_data_loss=False
+        )
+        schema = pa.schema([SCHEMA.field(name) for name in copied.column_names])
+        logged = pa.Table.from_batches(reader.read_by(self._connection, there), schema)
+        return Sides(logged, copied.cast(schema).sort_by("offset"))
+
+    def _agrees(self, sides: Sides, *, says: bool) -> bool:
+        """Whether a range is the same on both sides; what differs is counted if `says`."""
+        logged, copied = (side["offset"].to_numpy() for side in sides)
+        unique = np.unique(copied)
+        twice = unique if len(unique) == len(copied) else copied[1:][copied[1:] == copied[:-1]]
+        has_twice = len(unique) != len(copied)
+        missing = np.setdiff1d(logged, unique, assume_unique=True)
+        gone = np.setdiff1d(unique, logged, assume_unique=True)
+        expired = gone < self._log.first
+        compacted = ~expired & (gone <= self._log.compacted_until)
+        strange = gone[~expired & ~compacted]
+        _, of_log, of_copy = np.intersect1d(logged, copied, return_indices=True)
+        both = Sides(sides.log.take(pa.array(of_log)), sides.copy.take(pa.array(of_copy)))
+        differing, erased, not_erased = _differing(both)
+        agrees = not (has_twice or len(missing) or len(strange) or differing or len(not_erased))
+        if agrees or says:
+            self._events += len(of_log)
+            self._expired += int(expired.sum())
+            self._compacted += int(compacted.sum())
+            self._erased += erased
+            self._rows += len(copied)
+        if says:
+            self._say(MISSING, missing, "The log has it, and the copy doesn't.", "An event in each of both.")
+            self._say(STRANGE, strange, "The copy has it, and the log doesn't.", "No event that the log never had.")
+            if has_twice:
+                self._say(TWICE, twice, "The copy has it more than once.", "One row for each event.")
+            for column, ids in differing.items():
+                self._say(DIFFERS, ids, f"Its {column} is not that of the log.", "What the log has.")
+            self._not_erased += not_erased[: 20 - len(self._not_erased)].tolist()
+            self._not_erased_count += len(not_erased)
+        return agrees
+
+    def _say(self, kind: str, ids: "np.typing.NDArray[np.int64]", what: str, expected: str) -> None:
+        offenders, place = self._found.offenders, self._copy.place
+        for event_id in ids[:20].tolist():
+            offenders.add(kind, self._log.name, what, expected, REMEDIES[kind].format(place=place), id=event_id)
+        offenders.count(kind, max(len(ids) - 20, 0))
+
+    def _compare_rest(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Rows of no id that the copy says to have: a reader would take them for events, too."""
+        if self._wanted.last is None and (rest := self._copy.rows - self._rows) > 0:
+            what = f"{count(rest, 'row')} with ids that the export has not written there."
+            remedy = REMEDIES[STRANGE].format(place=self._copy.place)
+            self._found.offenders.add(STRANGE, self._log.name, what, "Only rows of the export.", remedy)
+
+    def _say_not_erased(self) -> None:
+        """What is erased in the log and not in the copy: a difference only if the copy says that it is erased there."""
+        if not self._not_erased_count:
+            return
+        log, copy = self._log, self._copy
+        what = f"{count(self._not_erased_count, 'event')} of {log.name}"
+        if pending(self._connection, log, after=copy.erased):
+            self._found.notes.append(
+                f"{what} that are erased in the log have their payloads in {copy.place}, the first is "
+                f"{log.name}/{self._not_erased[0]}. Run export_events with --erase."
+            )
+            return
+        self._say(
+            NOT_ERASED,
+            np.array(self._not_erased),
+            "It is erased in the log, and not in the copy.",
+            f"Nothing of it: by its mark all erasures up to {copy.erased} are in the copy.",
+        )
+        self._found.offenders.count(NOT_ERASED, self._not_erased_count - len(self._not_erased))
+
+
+ANEW = "Find out what wrote to {place}. Export to another place."
+REMEDIES = {
+    MISSING: ANEW,
+    STRANGE: ANEW,
+    TWICE: ANEW,
+    DIFFERS: ANEW,
+    NOT_ERASED: "Find out what wrote to {place}, and delete the rows there, and what older versions have of them.",
+}
+
+
+def _differing(both: Sides) -> tuple[dict[str, "np.typing.NDArray[np.int64]"], int, "np.typing.NDArray[np.int64]"]:
+    """By column the ids of events that differ; how many are erased on both sides; and the ids of those only in the log.
+
+    An erasure notes its time in the metadata, which may be another one in the copy.
+    """
+    offsets = both.log["offset"].to_numpy()
+    in_log, in_copy = _erased(both.log), _erased(both.copy)
+    not_erased = in_log & ~in_copy
+    found = {}
+    for name in both.log.column_names:
+        one, other = both.log[name], both.copy[name]
+        if one.equals(other):
+            continue
+        is_same = pc.fill_null(pc.equal(one, other), False)
+        is_same = pc.or_(is_same, pc.and_(pc.is_null(one), pc.is_null(other)))
+        differs = ~is_same.to_numpy(zero_copy_only=False)
+        if name == "key":  # a pseudonym took its place
+            not_erased |= in_log & differs
+        differs &= ~(not_erased | (in_log & in_copy if name == "metadata" else np.zeros_like(in_log)))
+        if differs.any():
+            found[name] = offsets[differs]
+    return found, int((in_log & in_copy & ~not_erased).sum()), offsets[not_erased]
+
+
+def _erased(table: pa.Table) -> "np.typing.NDArray[np.bool_]":
+    if not {"value", "body"} <= set(table.column_names):
+        return np.zeros(table.num_rows, bool)
+    is_blank: np.typing.NDArray[np.bool_] = pc.and_(pc.is_null(table["value"]), pc.is_null(table["body"])).to_numpy()
+    return is_blank

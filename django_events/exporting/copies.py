@@ -1,0 +1,168 @@
+"""What was exported, as its readers see it, for a comparison with the log: a table, or files of Parquet.
+
+Which of them a place has is told by what lies there. Nothing is made, and nothing is written.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from django_events.exceptions import Refused
+from django_events.exporting.journal import FOLDER
+from django_events.exporting.parts import Part, Parts
+from django_events.exporting.paths import split
+from django_events.exporting.storage import OfDisk
+from django_events.exporting.writing import SCHEMA
+from django_events.reading.topics import TopicLog
+
+
+class Copy(Protocol):
+    """What was exported of a topic.
+
+    `ranges` are the ids that it says to have, in order. `lacks` are columns of events that it doesn't have, `rows` is
+    how many rows it has in all, and `erased` the number of the last erasure that is applied.
+    """
+
+    place: str
+    incarnation: str
+    ranges: list[tuple[int, int]]
+    lacks: list[str]
+    rows: int
+    erased: int
+
+    def read(self, start: int, end: int) -> pa.Table:
+        """The rows with ids from `start` to before `end`, in any order, with the columns of events that it has."""
+
+
+def copies(logs: Sequence[TopicLog], path: str, catalog: str | None) -> Iterator[tuple[TopicLog, Copy]]:
+    """The export of each topic that has one there."""
+    folder = Path(split(path)[2])
+    is_local = catalog is None and split(path)[0] in ("", "file")
+    if is_local and (folder / FOLDER).is_dir():
+        yield from _files(logs, path)
+    elif catalog is not None or (is_local and (folder / "catalog.db").exists()):
+        yield from _iceberg(logs, path, catalog)
+    else:
+        yield from _delta(logs, path)
+
+
+def _files(logs: Sequence[TopicLog], path: str) -> Iterator[tuple[TopicLog, Copy]]:
+    journal = Parts(OfDisk(), path)
+    if journal.format != "parquet":
+        raise Refused(f"{path} holds files in format {journal.format}, and only Parquet is compared with the log.")
+    for log in logs:
+        if parts := [part for part in journal.done if part.topic == log.name]:
+            yield log, FilesOfTopic(path, log.name, parts, journal.erased.get(log.name, 0))
+
+
+def _delta(logs: Sequence[TopicLog], path: str) -> Iterator[tuple[TopicLog, Copy]]:
+    from deltalake import DeltaTable
+
+    for log in logs:
+        if DeltaTable.is_deltatable(place := f"{path}/{log.name}"):
+            yield log, DeltaCopy(place, log)
+
+
+def _iceberg(logs: Sequence[TopicLog], path: str, name: str | None) -> Iterator[tuple[TopicLog, Copy]]:
+    from django_events.exporting.tables.iceberg import configured, in_folder
+
+    namespace = configured(name, path) if name else in_folder(path)
+    try:
+        there = [log for log in logs if namespace.catalog.table_exists((namespace.name, log.name))]
+    finally:
+        namespace.catalog.close()
+    for log in there:
+        yield log, IcebergCopy(configured(name, path) if name else in_folder(path), log)
+
+
+class FilesOfTopic:
+    """Files of Parquet of a topic, as a reader of the folder finds them, whatever the journal says."""
+
+    def __init__(self, path: str, topic: str, parts: Sequence[Part], erased: int) -> None:
+        self.place, self.erased = f"{path}/topic={topic}", erased
+        self.incarnation = parts[0].incarnation
+        self.ranges = sorted((part.start, part.end) for part in parts)
+        self._files = [(file, pq.read_metadata(file)) for file in sorted(Path(split(self.place)[2]).rglob("*.parquet"))]
+        self._bounds = {file: _bounds(metadata) for file, metadata in self._files}
+        self.rows = sum(metadata.num_rows for _, metadata in self._files)
+        known = set(SCHEMA.names).intersection(
+            *(metadata.schema.to_arrow_schema().names for _, metadata in self._files)
+        )
+        self.lacks = [name for name in SCHEMA.names if name not in known]
+        self._columns = [name for name in SCHEMA.names if name in known]
+
+    def read(self, start: int, end: int) -> pa.Table:
+        files = [str(file) for file, _ in self._files if self._may_have(file, start, end)]
+        if not files:
+            return SCHEMA.empty_table().select(self._columns)
+        return ds.dataset(files, format="parquet").to_table(self._columns, filter=_within(start, end))
+
+    def _may_have(self, file: Path, start: int, end: int) -> bool:
+        bounds = self._bounds[file]
+        return bounds is None or (bounds[0] < end and bounds[1] >= start)
+
+
+def _bounds(metadata: Any) -> tuple[int, int] | None:
+    """The least and the greatest id of a file; None if it doesn't say."""
+    index = metadata.schema.names.index("offset")
+    groups = [metadata.row_group(number).column(index).statistics for number in range(metadata.num_row_groups)]
+    if not groups or any(one is None or not one.has_min_max for one in groups):
+        return None
+    return min(one.min for one in groups), max(one.max for one in groups)
+
+
+def _within(start: int, end: int) -> Any:
+    return (pc.field("offset") >= start) & (pc.field("offset") < end)
+
+
+class DeltaCopy:
+    """A Delta table at the version that it has now."""
+
+    def __init__(self, place: str, log: TopicLog) -> None:
+        from deltalake import DeltaTable
+
+        from django_events.exporting.tables.delta import DeltaEvents
+
+        opened = DeltaEvents(place, log.name, log.incarnation, allow_loss=True)
+        mark = opened.mark()
+        self.place, self.erased = place, opened.erased()
+        table = DeltaTable(place, version=opened.version())
+        self._rows = table.to_pyarrow_dataset()
+        self._columns = [name for name in SCHEMA.names if name in self._rows.schema.names]
+        self.lacks = [name for name in SCHEMA.names if name not in self._columns]
+        self.rows = self._rows.count_rows()
+        self.incarnation = mark.incarnation if mark else log.incarnation
+        first = opened.oldest_offset()
+        self.ranges = [(first, mark.next)] if mark and first is not None else []
+
+    def read(self, start: int, end: int) -> pa.Table:
+        return self._rows.to_table(self._columns, filter=_within(start, end))
+
+
+class IcebergCopy:
+    """An Iceberg table at the snapshot that it has now."""
+
+    def __init__(self, namespace: Any, log: TopicLog) -> None:
+        from django_events.exporting.tables.iceberg import IcebergEvents
+
+        self._opened = IcebergEvents(namespace, log.name, log.incarnation, allow_loss=True)
+        try:
+            mark = self._opened.mark()
+            self.place, self.erased = self._opened.place, self._opened.erased()
+            names = self._opened.columns()
+            self._columns = [name for name in SCHEMA.names if name in names]
+            self.lacks = [name for name in SCHEMA.names if name not in names]
+            self.rows = self._opened.count()
+            self.incarnation = mark.incarnation if mark else log.incarnation
+            first = self._opened.oldest_offset()
+        finally:
+            self._opened.close()
+        self.ranges = [(first, mark.next)] if mark and first is not None else []
+
+    def read(self, start: int, end: int) -> pa.Table:
+        return self._opened.read(start, end, self._columns)

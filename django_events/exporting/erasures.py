@@ -1,0 +1,210 @@
+"""Which events were erased in the log, for what was exported before: by the records of `erase()`.
+
+    some = found(connection, log, after=copy.erased, names=names)
+    some.until           # the number of the last one, for the mark of the copy
+    some.chosen(batch)   # rows of `offset` and `key` that are to be blanked, with what stands there instead
+
+A record has no key, only a keyed hash of it, so that of each key of the copy is made and looked for. It also says up to
+which id the log was searched: an event of that key behind it came after the erasure, and stays.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from django_events.exceptions import EventsMissing, NotReady, Refused
+from django_events.reading.dsn import Connection, fetch
+from django_events.reading.topics import TopicLog
+from django_events.statements import beside
+
+SQL = beside(__name__)
+
+REPLACED = pa.schema([("offset", pa.int64()), ("key", pa.string()), ("metadata", pa.string())])
+
+
+class KeyNames(NamedTuple):
+    """How records call a key: by each secret that the site has or had, with a name for each secret."""
+
+    secrets: Sequence[str]
+    of: Callable[[str], Iterable[str]]
+
+
+class _Erased(NamedTuple):
+    """What an erasure has put in the place of the events of a key, up to an id."""
+
+    until: int
+    new_key: str | None
+    metadata: str
+
+
+@dataclass(frozen=True)
+class _ErasedIds:
+    """What an erasure of ids has put in the place of their metadata: ranges from and to, in order."""
+
+    firsts: "np.typing.NDArray[np.int64]"
+    lasts: "np.typing.NDArray[np.int64]"
+    metadata: str
+
+    def of(self, offsets: "np.typing.NDArray[np.int64]") -> list[int]:
+        """At which indexes there is one of the ids."""
+        index = np.searchsorted(self.firsts, offsets, "right") - 1
+        found: list[int] = np.flatnonzero((index >= 0) & (offsets <= self.lasts[index])).tolist()
+        return found
+
+
+@dataclass(frozen=True)
+class Erasures:
+    """Those that a copy lacks. `until` is the number of the last one, and of all before it; `first_id` the least id."""
+
+    until: int
+    names: KeyNames
+    number: int  # how many they are
+    by_key: dict[str, list[_Erased]]
+    by_id: list[_ErasedIds]
+    interrupted: list[int]
+
+    def __bool__(self) -> bool:
+        return bool(self.by_key or self.by_id)
+
+    @property
+    def last_id(self) -> int:
+        """Behind it no event was erased."""
+        ids = [one.until for erased in self.by_key.values() for one in erased]
+        return max([*ids, *(int(one.lasts[-1]) for one in self.by_id)], default=0)
+
+    @property
+    def nothing(self) -> pa.Table:
+        """No row, in the shape of `chosen`."""
+        return REPLACED.empty_table()
+
+    def chosen(self, rows: "pa.Table | pa.RecordBatch") -> pa.Table:
+        """Of rows with `offset` and `key` those that were erased, with the key and the metadata that they have now."""
+        found = self._of_keys(rows) if self.by_key else {}
+        offsets = rows["offset"].to_numpy()
+        for one in self.by_id:
+            for index in one.of(offsets):
+                found.setdefault(index, (rows["key"][index].as_py(), one.metadata))
+        indexes = sorted(found)
+        return pa.table(
+            {
+                "offset": pa.array(offsets[indexes] if indexes else [], pa.int64()),
+                "key": pa.array([found[index][0] for index in indexes], pa.string()),
+                "metadata": pa.array([found[index][1] for index in indexes], pa.string()),
+            },
+            REPLACED,
+        )
+
+    def _of_keys(self, rows: "pa.Table | pa.RecordBatch") -> dict[int, tuple[str | None, str]]:
+        """By index the key and the metadata that a row gets."""
+        column = rows["key"].cast(pa.string())
+        keys = [key for key in pc.unique(column).to_pylist() if key is not None]
+        erased = {key: some for key in keys if (some := self._of_key(key))}
+        if not erased:
+            return {}
+        found: dict[int, tuple[str | None, str]] = {}
+        offsets = rows["offset"].to_numpy()
+        is_one = pc.fill_null(pc.is_in(column, value_set=pa.array(list(erased), pa.string())), False)
+        for index in np.flatnonzero(is_one.to_numpy(zero_copy_only=False)).tolist():
+            key = column[index].as_py()
+            for one in erased[key]:
+                if offsets[index] <= one.until:
+                    known, metadata = found.get(index, (key, one.metadata))  # the first erasure has noted its time
+                    found[index] = (one.new_key or known, metadata)
+        return found
+
+    def _of_key(self, key: str) -> list[_Erased]:
+        return [one for name in self.names.of(key) for one in self.by_key.get(name, ())]
+
+
+def found(connection: Connection, log: TopicLog, *, after: int, names: KeyNames) -> Erasures:
+    """The erasures of a topic that a copy lacks; Refused if the keys of one can't be found any more.
+
+    One that was interrupted, or is at work, is left out and named, and the mark stays before it, so that a later run
+    finds it. Where a later one was of the same events, it isn't waited for.
+    """
+    with connection.transaction():
+        fetch(connection, SQL.let_erasures_begin)
+        rows = fetch(connection, SQL.erasures, topic=log.name, incarnation=log.incarnation, after=after)
+    by_key: dict[str, list[_Erased]] = {}
+    by_id: list[_ErasedIds] = []
+    until, interrupted, done = after, list[int](), 0
+    for number, at, details in rows:
+        if "until" not in details:
+            if not _is_said_again(details, [later for _, _, later in rows if "until" in later]):
+                interrupted.append(number)
+            continue
+        _refuse_forgotten(number, at, details, names)
+        done += 1
+        metadata = json.dumps({"erased": at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")})
+        if (key := details.get("key")) is not None:
+            by_key.setdefault(key, []).append(_Erased(details["until"], details.get("new_key"), metadata))
+        else:
+            firsts, lasts = np.array(details["ranges"], np.int64).T
+            by_id.append(_ErasedIds(firsts, lasts, metadata))
+        if not interrupted:
+            until = number
+    return Erasures(until, names, done, by_key, by_id, interrupted)
+
+
+def newest(connection: Connection, log: TopicLog) -> tuple[int, int]:
+    """What changes when there is another erasure to apply."""
+    [[number, done]] = fetch(connection, SQL.newest_erasure, topic=log.name, incarnation=log.incarnation)
+    return number, done
+
+
+def pending(connection: Connection, log: TopicLog, *, after: int) -> bool:
+    """Whether there are erasures that a copy lacks."""
+    rows = fetch(connection, SQL.erasures, topic=log.name, incarnation=log.incarnation, after=after)
+    return bool(rows)
+
+
+def refuse_older_database(connection: Connection, erased: int, place: str) -> None:
+    """EventsMissing if the database doesn't know of an erasure that is applied: it would bring back what was erased."""
+    [[is_done]] = fetch(connection, SQL.erasure_is_done, id=erased)
+    if not is_done:
+        raise EventsMissing(
+            f"The database is older than {place}: erasure {erased} is applied there, and not in this database, whose "
+            "events would bring back what was erased. If this is a replica that is behind, wait for it. After a "
+            "restore, erase again, and export to another place."
+        )
+
+
+def begin_record(connection: Connection, log: TopicLog, by: str, details: dict[str, Any]) -> int:
+    """Note in the database that this is going to be done."""
+    said = json.dumps({**details, "finished": False})
+    try:
+        [[number]] = fetch(connection, SQL.begin_exported_erasure, by=by[:200], topic=log.name, details=said)
+    except (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege) as error:
+        raise NotReady(
+            f"--erase notes in the database what it does, and that was refused: {str(error).splitlines()[0]}. Name the "
+            "primary's alias by --database, as a role that has the rights of an operator: manage.py events grants "
+            "--role operator"
+        ) from error
+    return int(number)
+
+
+def finish_record(connection: Connection, number: int, details: dict[str, Any]) -> None:
+    """Note what came of it."""
+    fetch(connection, SQL.finish_exported_erasure, id=number, details=json.dumps({**details, "finished": True}))
+
+
+def _is_said_again(details: dict[str, Any], done: list[dict[str, Any]]) -> bool:
+    """Whether an erasure of the same events was done later."""
+    same = ("key", "new_key", "ranges")
+    return any(all(one.get(name) == details.get(name) for name in same) for one in done)
+
+
+def _refuse_forgotten(number: int, at: datetime, details: dict[str, Any], names: KeyNames) -> None:
+    if details.get("key") is not None and details.get("secret") not in names.secrets:
+        raise Refused(
+            f"Erasure {number} of {at:%Y-%m-%d} names its key by a hash that was made with a SECRET_KEY which is not "
+            "in the settings any more, so the key can't be found in what was exported. Put that secret into "
+            "SECRET_KEY_FALLBACKS, and run this again."
+        )

@@ -1,0 +1,61 @@
+-- name: let_erasures_begin
+-- Wait until each erasure that has begun is visible: none with a lower number than those that are read now comes later.
+--
+-- The other side is `begin_erasure`, whose transaction has one INSERT in it. Holds until this transaction ends.
+SELECT
+    set_config('lock_timeout', '30s', true),
+    pg_advisory_xact_lock(hashtextextended('django_events erasures', 0))
+
+
+-- name: erasures
+-- The erasures of a topic behind one of them, in the order in which they began.
+--
+-- Those of a topic of that name that was removed are left out by its incarnation. Parameters: topic (its name),
+-- incarnation, after (the number of the last one that is known).
+-- Relies on: the primary key of django_events_intervention.
+SELECT i.id, i.at, i.details
+FROM django_events_intervention AS i
+WHERE i.id > %(after)s AND i.action = 'erase' AND i.topic = %(topic)s
+    AND i.details ->> 'incarnation' = %(incarnation)s
+ORDER BY i.id
+
+
+-- name: erasure_is_done
+-- Whether this database has done an erasure in its log: a replica that is behind, or one that was restored, has not.
+--
+-- Parameters: id.
+-- Relies on: the primary key of django_events_intervention.
+SELECT EXISTS (
+    SELECT FROM django_events_intervention AS i
+    WHERE i.id = %(id)s AND i.action = 'erase' AND i.details -> 'until' IS NOT NULL
+)
+
+
+-- name: begin_exported_erasure
+-- Note that erasures are going to be applied to what was exported; answers with the number of the record.
+--
+-- Parameters: by, topic (its name), details.
+INSERT INTO django_events_intervention (at, by, action, consumer, topic, details)
+VALUES (clock_timestamp(), %(by)s, 'erase_exported', '', %(topic)s, %(details)s::jsonb)
+RETURNING id
+
+
+-- name: finish_exported_erasure
+-- Note what came of it.
+--
+-- Parameters: id, details.
+-- Relies on: the primary key of django_events_intervention.
+UPDATE django_events_intervention AS i
+SET details = i.details || %(details)s::jsonb
+WHERE i.id = %(id)s
+RETURNING i.id
+
+
+-- name: newest_erasure
+-- The number of the newest erasure of a topic, and of how many its log is blank: what `erasures` finds changes with these.
+--
+-- Parameters: topic (its name), incarnation.
+-- Relies on: a site has few interventions.
+SELECT coalesce(max(i.id), 0), count(*) FILTER (WHERE i.details -> 'until' IS NOT NULL)
+FROM django_events_intervention AS i
+WHERE i.action = 'erase' AND i.topic = %(topic)s AND i.details ->> 'incarnation' = %(incarnation)s

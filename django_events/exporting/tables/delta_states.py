@@ -1,0 +1,81 @@
+"""The newest event of each key of a topic as a Delta table: one MERGE for each commit, with the mark of the events."""
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import ClassVar
+
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError
+
+from django_events.exporting.tables.delta import WRITER, DeltaEvents
+from django_events.exporting.tables.states import GONE, newest
+from django_events.exporting.tables.table import STATES, Conflict, Mark, new_columns
+from django_events.exporting.writing import SCHEMA
+
+OF_KEY = 't."key" = s."key"'
+
+
+class DeltaStates(DeltaEvents):
+    """A Delta table with one row for each key."""
+
+    kind = STATES
+    _schema = SCHEMA
+    _partitions: ClassVar = []
+
+    def __init__(
+        self, place: str, topic: str, incarnation: str, *, deletes: Collection[str] = (), allow_loss: bool = False
+    ) -> None:
+        self._deletes = deletes
+        super().__init__(place, topic, incarnation, allow_loss=allow_loss)
+
+    def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
+        self._refuse_anew(mark)
+        rows, left_out = newest(events, self._deletes)
+        if rows.num_rows:
+            self._merge(rows, mark)
+        if self._marked(mark) != mark.next - 1:  # a MERGE that finds nothing to change makes no commit
+            self._append([], self._saying(mark))
+        self.left_out += left_out
+        self.lost_end = False
+
+    def blank(self, erased: pa.Table, mark: Mark) -> int:
+        """What was erased is no state any more: the row goes."""
+        first, last = erased["offset"][0].as_py(), erased["offset"][-1].as_py()
+        within = f't."offset" = s."offset" AND t."offset" >= {first} AND t."offset" <= {last}'
+        try:
+            merging = self._table.merge(
+                erased.select(["offset"]),
+                within,
+                source_alias="s",
+                target_alias="t",
+                writer_properties=WRITER,
+                commit_properties=self._saying(mark),
+            )
+            done = merging.when_matched_delete().execute()
+        except CommitFailedError as error:
+            raise Conflict(str(error)) from error
+        return int(done["num_target_rows_deleted"])
+
+    def _merge(self, rows: pa.Table, mark: Mark) -> None:
+        columns = {f'"{name}"': f's."{name}"' for name in SCHEMA.names}
+        known = pa.schema(self._table.schema().to_arrow())
+        try:
+            (
+                self._table.merge(
+                    rows,
+                    OF_KEY,
+                    source_alias="s",
+                    target_alias="t",
+                    merge_schema=bool(new_columns(known, self._place)),
+                    writer_properties=WRITER,
+                    commit_properties=self._saying(mark),
+                )
+                .when_matched_delete(f's."{GONE.name}"')
+                .when_matched_update(columns)
+                .when_not_matched_insert(columns, f'NOT s."{GONE.name}"')
+                .execute()
+            )
+        except CommitFailedError as error:
+            raise Conflict(str(error)) from error
+
+    def _shaped(self, events: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return iter(events)

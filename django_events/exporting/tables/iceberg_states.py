@@ -1,0 +1,92 @@
+"""The newest event of each key of a topic as an Iceberg table: rows go and come in one transaction.
+
+PyIceberg's own upsert compares rows by a condition for each key, and to delete by keys it binds each many times.
+What a log says last needs no comparison: files that have a changed key are read, and put back without it.
+"""
+
+import warnings
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from django_events.exporting.tables.iceberg import MERGED, IcebergEvents, Namespace
+from django_events.exporting.tables.states import GONE, newest
+from django_events.exporting.tables.table import INCARNATION, NEXT, STATES, Mark
+from django_events.exporting.writing import SCHEMA
+
+
+class IcebergStates(IcebergEvents):
+    """An Iceberg table with one row for each key."""
+
+    kind = STATES
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        topic: str,
+        incarnation: str,
+        *,
+        deletes: Collection[str] = (),
+        allow_loss: bool = False,
+    ) -> None:
+        self._deletes = deletes
+        super().__init__(namespace, topic, incarnation, allow_loss=allow_loss)
+
+    def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
+        self._make_ready()
+        rows, left_out = newest(events, self._deletes)
+        there = rows.filter(pc.invert(rows[GONE.name])).select(SCHEMA.names)
+        said = {INCARNATION: mark.incarnation, NEXT: str(mark.next)}
+        self._replace(self._offsets_of(rows["key"]), there, said)
+        self.left_out += left_out
+        self.lost_end = False
+
+    def blank(self, erased: pa.Table, mark: Mark) -> int:
+        """What was erased is no state any more: the row goes."""
+        self._make_ready()
+        self._replace(erased["offset"].to_pylist(), SCHEMA.empty_table(), {NEXT: str(mark.next)})
+        return int(erased.num_rows)
+
+    def _offsets_of(self, keys: pa.ChunkedArray) -> list[int]:
+        """The ids of the rows that have one of these keys."""
+        wanted, found = keys.combine_chunks(), list[int]()
+        if len(wanted) and self._table.current_snapshot() is not None:
+            scan = self._table.scan(selected_fields=("offset", "key"))
+            for batch in scan.to_arrow_batch_reader():
+                is_one = pc.is_in(batch["key"].cast(pa.string()), value_set=wanted)
+                found += batch["offset"].filter(is_one).to_pylist()
+        return sorted(found)
+
+    def _replace(self, offsets: list[int], rows: pa.Table, said: dict[str, str]) -> None:
+        """Rows in the place of those with these ids, in one commit."""
+        saying, gone = self._saying(said), pa.array(offsets, pa.int64())
+
+        def work(change: Any) -> None:
+            for ranges in _portions(self._ranges_with(offsets)):
+                within = " OR ".join(f"(offset >= {first} AND offset <= {last})" for first, last, _ in ranges)
+                there = self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow())
+                kept = there.filter(pc.invert(pc.is_in(there["offset"], value_set=gone))).sort_by("offset")
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # that no row is left
+                    change.delete(within, snapshot_properties=saying)
+                change.append(kept, snapshot_properties=saying)
+            change.append(rows, snapshot_properties=saying)
+
+        self._commit(work, said)
+
+    def _make(self, properties: dict[str, str]) -> None:
+        self._catalog.create_table(self._name, SCHEMA, properties=properties)
+
+
+def _portions(ranges: list[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
+    """Ranges of files that are in memory at a time."""
+    some: list[tuple[int, int, int]] = []
+    for one in ranges:
+        if some and sum(size for *_, size in some) + one[2] > MERGED:
+            yield some
+            some = []
+        some.append(one)
+    if some:
+        yield some

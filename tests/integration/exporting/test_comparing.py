@@ -1,0 +1,200 @@
+"""`events verify --against`: what was exported and the log agree, or the first differences by their addresses."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from django_events import Draft
+from django_events.exporting import comparing
+from django_events.exporting.tables.iceberg import NAMESPACE, in_folder
+from django_events.log.compaction import compact
+from django_events.models import Topic
+from django_events.operations import erase
+from tests.spark.test_batch import HOSTILE, drop_first_segment, publish
+from tests.support.local_exports import run as run_files
+from tests.support.tables import run as run_tables
+
+pytestmark = pytest.mark.usefixtures("transactional_db")
+
+Log = Callable[..., Any]
+FORMATS = pytest.mark.parametrize("format", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.slow)])
+ALL = pytest.mark.parametrize("format", ["parquet", "delta", "iceberg"])  # of the guarantees
+
+
+def export(topic: Any, to: Path, *words: Any, format: str) -> str:
+    if format == "parquet":
+        return run_files(topic, "--to", to, *words)
+    return run_tables(topic, "--to", to, *words, format=format)
+
+
+def verify(to: Path, *words: Any) -> tuple[dict[str, Any], int]:
+    out, code = StringIO(), 0
+    try:
+        call_command("events", "verify", "--against", str(to), *map(str, words), "--format", "json", stdout=out)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    return json.loads(out.getvalue()), code
+
+
+@ALL
+@pytest.mark.requirement("X15")
+def test_a_copy_that_has_what_the_log_has_is_proved(log: Log, tmp_path: Path, format: str) -> None:
+    drafts = [Draft(value=value, type=f"t{n % 5}", key=str(n)) for n, value in enumerate(HOSTILE * 3)]
+    topic = log(*drafts, Draft(body=b"\0\xff"), partitions=3)
+    export(topic, tmp_path, "--part", 20, format=format)
+    publish(topic, 1, 2)
+
+    said, code = verify(tmp_path)
+
+    assert (said["proved"], code, said["findings"], said["notes"]) == (True, 0, [], [])
+    [one] = said["topics"]
+    assert (one["topic"], one["first_id"], one["last_id"]) == (str(topic), 1, len(drafts) + 1)
+    assert (one["events"], one["not_compared"]) == (len(drafts) + 1, 2)
+
+
+def change(to: Path, topic: Any, format: str, how: str) -> None:
+    """Do to row 7 what no export does, by another tool."""
+    if format == "delta":
+        table = DeltaTable(f"{to}/{topic}")
+        if how == "missing":
+            table.delete("offset = 7")
+        elif how == "twice":
+            rows = table.to_pyarrow_table(filters=[("offset", "=", 7)])
+            write_deltalake(table, rows, mode="append")
+        elif how == "strange":
+            table.update({"offset": "77"}, predicate="offset = 7")
+        else:
+            table.update({how: "'\"another\"'"}, predicate="offset = 7")
+    elif format == "iceberg":
+        with closing(in_folder(str(to)).catalog) as catalog:
+            table = catalog.load_table((NAMESPACE, str(topic)))
+            table.overwrite(changed(table.scan().to_arrow(), how))
+    else:
+        [file] = [
+            file for file in to.rglob("*.parquet") if 7 in pq.read_table(file, partitioning=None)["offset"].to_pylist()
+        ]
+        pq.write_table(changed(pq.read_table(file, partitioning=None), how), file)
+
+
+def changed(rows: pa.Table, how: str) -> pa.Table:
+    with duckdb.connect() as other:
+        other.execute("SET TimeZone = 'UTC'")
+        other.register("rows", rows)
+        asked = {
+            "missing": 'SELECT * FROM rows WHERE "offset" <> 7',
+            "twice": 'SELECT * FROM rows UNION ALL SELECT * FROM rows WHERE "offset" = 7',
+            "strange": 'SELECT * REPLACE (CASE WHEN "offset" = 7 THEN 77 ELSE "offset" END AS "offset") FROM rows',
+        }.get(how, f'SELECT * REPLACE (CASE WHEN "offset" = 7 THEN \'"another"\' ELSE {how} END AS {how}) FROM rows')
+        return other.sql(asked).to_arrow_table().cast(rows.schema)
+
+
+@FORMATS
+@pytest.mark.parametrize("how", ["missing", "twice", "strange", "value", "key", "type"])
+def test_each_difference_is_told_by_its_address(log: Log, tmp_path: Path, format: str, how: str) -> None:
+    topic = log(*(Draft(value=n, key=str(n)) for n in range(20)))
+    export(topic, tmp_path, format=format)
+    change(tmp_path, topic, format, how)
+
+    said, code = verify(tmp_path, "--topic", topic)
+
+    assert (said["proved"], code) == (False, 1)
+    found = {(one["kind"], one["id"]) for one in said["findings"]}
+    if how in ("missing", "twice"):
+        assert found == {(how, 7)}
+    elif how == "strange":
+        assert found == {("missing", 7), ("strange", None)}
+    else:
+        assert found == {("differs", 7)}
+        assert said["findings"][0]["what"] == f"Its {how} is not that of the log."
+    assert said["topics"][0]["events"] == (19 if how in ("missing", "strange") else 20)
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_many_differences_are_counted_and_the_first_are_named(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(100)))
+    export(topic, tmp_path, format=format)
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE \"django_events_event_{topic_id(topic)}\" SET type = 'x' WHERE id > 50")
+
+    said, code = verify(tmp_path)
+
+    assert code == 1
+    assert [one["id"] for one in said["findings"]] == list(range(51, 71))
+    assert said["more"] == {"differs": 30}
+    said, code = verify(tmp_path, "--last", 10)
+    assert (said["topics"][0]["first_id"], [one["id"] for one in said["findings"]]) == (91, list(range(91, 101)))
+
+
+def topic_id(topic: Any) -> int:
+    return Topic.objects.get(name=str(topic)).pk
+
+
+@FORMATS
+def test_what_the_log_has_dropped_is_no_difference(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(150)), segment_size=100)
+    export(topic, tmp_path, format=format)
+    drop_first_segment(topic)
+
+    said, code = verify(tmp_path)
+
+    assert (said["proved"], code, said["findings"]) == (True, 0, [])
+    assert (said["topics"][0]["expired"], said["topics"][0]["events"]) == (100, 50)
+
+
+@FORMATS
+def test_what_is_erased_in_the_log_alone_is_said(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=n, key=str(n % 3)) for n in range(9)))
+    export(topic, tmp_path, format=format)
+    erase(topic, key="1", reason="asked for")
+
+    said, code = verify(tmp_path)
+
+    assert (said["proved"], code, said["findings"]) == (True, 0, [])
+    assert f"3 events of {topic} that are erased in the log have their payloads in" in said["notes"][0]
+    assert f"the first is {topic}/2. Run export_events with --erase." in said["notes"][0]
+
+
+def test_a_place_without_an_export_is_refused(log: Log, tmp_path: Path) -> None:
+    topic = log(Draft(value=1))
+    with pytest.raises(CommandError, match="has no export") as raised:
+        verify(tmp_path, "--topic", topic)
+    assert raised.value.returncode == 1
+
+
+@FORMATS
+def test_what_compaction_removed_is_no_difference(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=n, key=str(n % 7)) for n in range(450)), segment_size=100, compact=True)
+    export(topic, tmp_path, format=format)
+    compact("default", Topic.objects.get(name=str(topic)))
+
+    said, code = verify(tmp_path)
+
+    assert (said["proved"], code, said["findings"]) == (True, 0, [])
+    assert said["topics"][0]["compacted"] == 400 - (said["topics"][0]["events"] - 50) > 300
+
+
+@ALL
+def test_ranges_are_compared_one_after_the_other(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*(Draft(value=n, key=str(n)) for n in range(50)))
+    export(topic, tmp_path, "--part", 20, format=format)
+    monkeypatch.setattr(comparing, "MOST", 7)
+    assert verify(tmp_path)[0]["topics"][0]["events"] == 50
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE \"django_events_event_{topic_id(topic)}\" SET key = 'x' WHERE id IN (7, 8, 50)")
+
+    said, code = verify(tmp_path)
+
+    assert (code, [one["id"] for one in said["findings"]], said["topics"][0]["events"]) == (1, [7, 8, 50], 50)

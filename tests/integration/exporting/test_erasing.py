@@ -1,0 +1,450 @@
+"""`export_events --erase`: what is erased in the log is blank in what was exported, and nothing brings it back."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from django.core.management import CommandError
+from django.db import connection, transaction
+from django.test import override_settings
+
+from django_events import Draft, publish_many
+from django_events.exporting import erasing_files
+from django_events.exporting.erasures import KeyNames, found
+from django_events.exporting.local import LocalEngine
+from django_events.exporting.tables import erasing
+from django_events.exporting.tables.delta import DeltaEvents
+from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
+from django_events.management.commands import export_events
+from django_events.models import Intervention
+from django_events.operating.erasing import pseudonyms
+from django_events.operations import erase
+from django_events.reading import topics
+from django_events.reading.dsn import Dsn
+from tests.faults.test_exports import started
+from tests.integration.exporting.test_comparing import export, verify
+from tests.integration.exporting.test_table_exports import set_back, table_of
+from tests.spark.rivals import end_locks
+from tests.spark.test_batch import drop_first_segment, stored
+from tests.support import local_exports, tables
+from tests.support.logs import move
+from tests.support.processes import wait_until
+from tests.support.tables import files_of
+
+pytestmark = pytest.mark.usefixtures("transactional_db")
+
+Log = Callable[..., Any]
+ALL = pytest.mark.parametrize("format", ["parquet", "delta", "iceberg"])
+TABLES = pytest.mark.parametrize("format", ["delta", "iceberg"])
+SECRET = "Sesame"
+
+
+def drafts(count: int = 30) -> list[Draft]:
+    return [Draft(value={"of": f"{SECRET}{n % 5}"}, key=f"k{n % 5}", metadata={"m": SECRET}) for n in range(count)]
+
+
+def read_back(folder: Path, format: str) -> list[dict[str, Any]]:
+    rows = local_exports.read_back(folder) if format == "parquet" else tables.read_back(folder, format)
+    return without_times_of_erasures(rows)
+
+
+def logged(topic: Any) -> list[dict[str, Any]]:
+    return without_times_of_erasures(stored(topic))
+
+
+def without_times_of_erasures(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "metadata": "erased"} if row["metadata"].startswith('{"erased"') else row for row in rows]
+
+
+def payloads(folder: Path, format: str) -> str:
+    return json.dumps([[row["offset"], row["value"], row["metadata"]] for row in read_back(folder, format)])
+
+
+@ALL
+@pytest.mark.requirement("X15")
+def test_what_is_erased_in_the_log_is_blank_in_the_copy(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*drafts(), Draft(body=SECRET.encode(), key="k0"), Draft(value=None, key="k9"))
+    export(topic, tmp_path, "--part", 10, format=format)
+    erase(topic, key="k0", reason="asked for")
+    erase(topic, key="k1", reason="asked for", forget_key=True)
+    erase(topic, ids=[3, 4, 5, 18], reason="asked for")
+    with transaction.atomic():
+        publish_many(topic, [Draft(value="stays", key="k0")])
+    move()
+
+    said = export(topic, tmp_path, "--erase", format=format)
+
+    assert "Rows that were blanked, by 3 erasures: 17." in said
+    assert read_back(tmp_path, format) == logged(topic)
+    assert f"{SECRET}0" not in payloads(tmp_path, format)
+    assert "stays" in payloads(tmp_path, format)
+    proved, code = verify(tmp_path)
+    assert (proved["proved"], code, proved["notes"]) == (True, 0, [])
+    record = Intervention.objects.get(action="erase_exported")
+    assert (record.topic, record.details["rows"], record.details["finished"]) == (str(topic), 17, True)
+    assert record.details["until"] == Intervention.objects.filter(action="erase").latest("pk").pk
+    again = export(topic, tmp_path, "--erase", format=format)
+    assert again.startswith("Nothing to export") and "blanked" not in again
+    assert Intervention.objects.filter(action="erase_exported").count() == 1
+
+
+@ALL
+@pytest.mark.requirement("X15")
+def test_what_the_log_has_dropped_is_erased_in_the_copy_too(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*drafts(150), segment_size=100)
+    export(topic, tmp_path, format=format)
+    drop_first_segment(topic)
+    erase(topic, key="k0", reason="asked for", forget_key=True)
+
+    assert "by 1 erasure: 30." in export(topic, tmp_path, "--erase", format=format)
+
+    assert f"{SECRET}0" not in payloads(tmp_path, format)
+    assert "k0" not in {row["key"] for row in read_back(tmp_path, format)}
+    assert verify(tmp_path)[0]["proved"]
+
+
+@TABLES
+@pytest.mark.requirement("X15")
+def test_an_export_that_has_read_before_an_erasure_does_not_bring_it_back(
+    log: Log, tmp_path: Path, dsn: str, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(10))
+    export(topic, tmp_path, format=format)
+    with transaction.atomic():
+        publish_many(topic, drafts(10))
+    move()
+    kind = DeltaEvents if format == "delta" else IcebergEvents
+    append, times = kind.append, list[int]()
+
+    def late(self: Any, events: Any, mark: Any) -> None:
+        read = list(events)
+        times.append(1)
+        if len(times) == 1:
+            erase(topic, key="k0", reason="asked for")
+            erase_without_lock(tmp_path, dsn, format, topic)
+        append(self, iter(read), mark)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "append", late)
+        export(topic, tmp_path, format=format)
+
+    assert len(times) == 2
+    assert read_back(tmp_path, format) == logged(topic)
+    assert f"{SECRET}0" not in payloads(tmp_path, format)
+    assert verify(tmp_path)[0]["proved"]
+
+
+def erase_without_lock(folder: Path, dsn: str, format: str, topic: Any) -> None:
+    """Another process that has taken the lock over."""
+    table = table_of(folder, format, topic)
+    with closing(table), Dsn(dsn).connected() as connected:
+        [one] = topics.find(connected, topics.TopicChoice(names=(str(topic),)))
+        table.mark()
+        erasures = found(connected, one, after=table.erased(), names=names(topic))
+        erasing.erase_in_table(table, str(topic), format, erasures)
+
+
+def names(topic: Any) -> KeyNames:
+    return KeyNames(pseudonyms.secret_names(), lambda key: pseudonyms.digests(str(topic), key))
+
+
+@TABLES
+@pytest.mark.requirement("X15")
+def test_an_eraser_that_comes_second_begins_again_with_what_was_added(
+    log: Log, tmp_path: Path, dsn: str, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(10))
+    export(topic, tmp_path, format=format)
+    erase(topic, key="k0", reason="asked for")
+    kind = DeltaEvents if format == "delta" else IcebergEvents
+    blank, times = kind.blank, list[int]()
+
+    def beside_an_export(self: Any, *arguments: Any) -> int:
+        times.append(1)
+        if len(times) == 1:
+            with transaction.atomic():
+                publish_many(topic, drafts(10))
+            move()
+            end_locks()
+            export(topic, tmp_path, format=format)
+        return blank(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "blank", beside_an_export)
+        with pytest.raises(CommandError, match="and with it the lock"):
+            export(topic, tmp_path, "--erase", format=format)
+    export(topic, tmp_path, "--erase", format=format)
+
+    assert read_back(tmp_path, format) == logged(topic)
+    assert verify(tmp_path)[0]["proved"]
+
+
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("first", ["an export", "an eraser"])
+def test_a_process_that_was_held_up_puts_nothing_back_into_files(
+    log: Log, tmp_path: Path, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(10))
+    export(topic, tmp_path, format="parquet")
+    erase(topic, key="k1", reason="asked for")
+    with transaction.atomic():
+        publish_many(topic, drafts(10))
+    move()
+    times = list[int]()
+
+    def meanwhile() -> None:
+        times.append(1)
+        if len(times) == 1:
+            erase(topic, key="k0", reason="asked for")
+            end_locks()
+            export(topic, tmp_path, "--erase", format="parquet")
+
+    write, replace = LocalEngine.write, os.replace
+
+    def written_late(self: Any, *arguments: Any) -> int:
+        rows = write(self, *arguments)
+        meanwhile()
+        return rows
+
+    def replaced_late(source: Any, target: Any) -> None:
+        meanwhile()
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        if first == "an export":
+            patched.setattr(LocalEngine, "write", written_late)
+        else:
+            patched.setattr(erasing_files.os, "replace", replaced_late)
+        with pytest.raises(CommandError, match=r"lock|taken"):
+            export(topic, tmp_path, "--erase", format="parquet")
+
+    assert read_back(tmp_path, "parquet") == logged(topic)
+    assert f"{SECRET}0" not in payloads(tmp_path, "parquet")
+    export(topic, tmp_path, "--erase", format="parquet")
+    assert read_back(tmp_path, "parquet") == logged(topic)
+    assert local_exports.left_over(tmp_path) == []
+
+
+@ALL
+def test_an_interrupted_run_is_finished_by_the_next_one(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, "--part", 10, format=format)
+    erase(topic, key="k0", reason="asked for")
+    with monkeypatch.context() as patched:
+        if format == "parquet":
+            patched.setattr("django_events.exporting.parts.Parts.finish_erasing", interrupted)
+        else:
+            kind = DeltaEvents if format == "delta" else IcebergEvents
+            patched.setattr(kind, "say_erased", interrupted)
+        with pytest.raises((CommandError, KeyboardInterrupt)):
+            export(topic, tmp_path, "--erase", format=format)
+    assert Intervention.objects.filter(action="erase_exported", details__finished=False).count() == 1
+
+    assert "by 1 erasure: 0." in export(topic, tmp_path, "--erase", format=format)
+
+    assert read_back(tmp_path, format) == logged(topic)
+    assert Intervention.objects.filter(action="erase_exported", details__finished=True).count() == 1
+
+
+def interrupted(*arguments: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("format", ["delta"])
+def test_an_erasure_that_was_interrupted_is_waited_for(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format=format)
+    erase(topic, key="k0", reason="asked for")
+    record = Intervention.objects.get(action="erase")
+    Intervention.objects.filter(pk=record.pk).update(details={k: v for k, v in record.details.items() if k != "until"})
+    erase(topic, key="k1", reason="asked for")
+
+    with pytest.raises(CommandError, match=f"Erasure {record.pk} of {topic} is at work, or was interrupted") as raised:
+        export(topic, tmp_path, "--erase", format=format)
+    assert raised.value.returncode == 1
+    assert f"{SECRET}1" not in payloads(tmp_path, format)
+    erase(topic, key="k0", reason="asked for")
+    export(topic, tmp_path, "--erase", format=format)
+
+    assert read_back(tmp_path, format) == logged(topic)
+    assert "blanked" not in export(topic, tmp_path, "--erase", format=format)
+
+
+def test_a_key_whose_secret_is_gone_is_refused(log: Log, tmp_path: Path, settings: Any) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format="delta")
+    erase(topic, key="k0", reason="asked for")
+    former = settings.SECRET_KEY
+    said = "with a SECRET_KEY which is not in the settings any more"
+    with (
+        override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[]),
+        pytest.raises(CommandError, match=said),
+    ):
+        export(topic, tmp_path, "--erase", format="delta")
+    with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[former]):
+        export(topic, tmp_path, "--erase", format="delta")
+    assert read_back(tmp_path, "delta") == logged(topic)
+
+
+@ALL
+@pytest.mark.requirement("X15")
+def test_a_database_that_is_older_than_an_erasure_is_refused(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format=format)
+    erase(topic, key="k0", reason="asked for")
+    export(topic, tmp_path, "--erase", format=format)
+    Intervention.objects.filter(action="erase").delete()  # as a replica that is behind doesn't know of it
+    with transaction.atomic():
+        publish_many(topic, drafts(3))
+    move()
+
+    with pytest.raises(CommandError, match="is applied there, and not in this database") as raised:
+        export(topic, tmp_path, format=format)
+    assert raised.value.returncode == 1
+    assert len(read_back(tmp_path, format)) == 30
+
+
+@TABLES
+@pytest.mark.requirement("X15")
+def test_a_table_that_was_set_back_to_before_an_erasure_is_refused(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format=format)
+    erase(topic, key="k0", reason="asked for")
+    export(topic, tmp_path, "--erase", format=format)
+    set_back(tmp_path, format, topic, to=1)
+
+    with pytest.raises(CommandError, match="was set back to an earlier"):
+        export(topic, tmp_path, "--erase", format=format)
+
+
+@TABLES
+def test_other_tools_may_remove_what_older_versions_have(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, "--part", 10, format=format)
+    erase(topic, key="k0", reason="asked for")
+    said = export(topic, tmp_path, "--erase", format=format)
+
+    assert "before" in said and ("VACUUM" in said or "expire_snapshots" in said)
+    if format == "delta":
+        DeltaTable(f"{tmp_path}/{topic}").vacuum(0, dry_run=False, enforce_retention_duration=False)
+    else:
+        with closing(in_folder(str(tmp_path)).catalog) as catalog:
+            known = catalog.load_table((NAMESPACE, str(topic)))
+            keep = known.current_snapshot().snapshot_id
+            others = [one.snapshot_id for one in known.metadata.snapshots if one.snapshot_id != keep]
+            known.maintenance.expire_snapshots().by_ids(others).commit()
+            for file in {str(path) for path in tmp_path.rglob("*.parquet")} - set(files_of(tmp_path, format)):
+                Path(file).unlink()
+    assert read_back(tmp_path, format) == logged(topic)
+    for file in tmp_path.rglob("*.parquet"):
+        assert f"{SECRET}0" not in json.dumps(pq.read_table(file, partitioning=None, columns=["value"]).to_pylist())
+    export(topic, tmp_path, "--erase", format=format)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--format", "json", "--engine", "local"], "it takes Parquet on a disk"),
+        (["--engine", "spark"], "--erase is for tables, and for folders with --engine local"),
+    ],
+)
+def test_files_that_cannot_be_erased_in_are_refused(log: Log, tmp_path: Path, words: list[str], said: str) -> None:
+    from django.core.management import call_command
+
+    topic = log(*drafts(3))
+    with pytest.raises(CommandError, match=said) as raised:
+        call_command("export_events", str(topic), "--to", str(tmp_path / "out"), "--erase", *words)
+    assert raised.value.returncode == 2
+    assert not connection.in_atomic_block
+
+
+def test_a_database_that_only_reads_is_refused(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = log(*drafts(3))
+    export(topic, tmp_path, format="delta")
+    erase(topic, key="k0", reason="asked for")
+    dsn_of = export_events.dsn_of
+    only_reads = " options='-c default_transaction_read_only=on'"
+    monkeypatch.setattr(export_events, "dsn_of", lambda using: dsn_of(using) + only_reads)
+
+    with pytest.raises(CommandError, match="--erase notes in the database what it does, and that was refused") as no:
+        export(topic, tmp_path, "--erase", format="delta")
+    assert no.value.returncode == 1
+    assert f"{SECRET}0" in payloads(tmp_path, "delta")
+
+
+@ALL
+def test_columns_that_others_have_added_go_too(log: Log, tmp_path: Path, format: str) -> None:
+    """They were made of the payload."""
+    topic = log(*drafts(6))
+    export(topic, tmp_path, format=format)
+    made = pa.array([{"of": SECRET}] * 6)
+    if format == "delta":
+        table = DeltaTable(f"{tmp_path}/{topic}")
+        write_deltalake(
+            table, table.to_pyarrow_table().append_column("made", made), mode="overwrite", schema_mode="merge"
+        )
+    elif format == "iceberg":
+        with closing(in_folder(str(tmp_path)).catalog) as catalog:
+            known = catalog.load_table((NAMESPACE, str(topic)))
+            rows = known.scan().to_arrow()
+            with known.update_schema() as update:
+                update.union_by_name(pa.schema([("made", made.type)]))
+            known.overwrite(rows.append_column("made", made))
+    else:
+        [file] = tmp_path.glob("topic=*/**/*.parquet")
+        pq.write_table(pq.read_table(file, partitioning=None).append_column("made", made), file)
+    erase(topic, key="k0", reason="asked for")
+
+    export(topic, tmp_path, "--erase", format=format)
+
+    found = [pq.read_table(file, partitioning=None).to_pylist() for file in newest(tmp_path, format)]
+    rows = sorted((row["offset"], row["made"] and row["made"]["of"]) for some in found for row in some)
+    assert rows == [(n, None if n in (1, 6) else SECRET) for n in range(1, 7)]
+    assert read_back(tmp_path, format) == logged(topic)
+
+
+def newest(folder: Path, format: str) -> list[str]:
+    if format != "parquet":
+        return files_of(folder, format)
+    return [str(file) for file in folder.glob("topic=*/**/*.parquet")]
+
+
+@pytest.mark.slow
+@TABLES
+@pytest.mark.requirement("X15")
+def test_a_follower_erases_too(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*drafts(10))
+    out = tmp_path / "out"
+    words = (topic, "--to", out, "--format", format, "--erase", "--follow", "--every", "0.2")
+    with started(*words, said=tmp_path / "said") as follower:
+        wait_until(lambda: rows(out, format) == 10)
+        erase(topic, key="k0", reason="asked for")
+        with transaction.atomic():
+            publish_many(topic, drafts(10))
+        move()
+        erase(topic, key="k1", reason="asked for", forget_key=True)
+        done = Intervention.objects.filter(action="erase_exported", details__finished=True)
+        last = Intervention.objects.filter(action="erase").latest("pk").pk
+        wait_until(lambda: rows(out, format) == 20 and done.filter(details__until=last).exists())
+        follower.send_signal(signal.SIGTERM)
+        assert follower.wait(60) == 0, (tmp_path / "said").read_text()
+
+    assert read_back(out, format) == logged(topic)
+    assert verify(out)[0]["proved"]
+
+
+def rows(folder: Path, format: str) -> int:
+    try:
+        return len(read_back(folder, format))
+    except Exception:  # it is being made
+        return 0

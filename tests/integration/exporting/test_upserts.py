@@ -1,0 +1,184 @@
+"""`export_events --upsert`: one row for each key, with its newest event, whatever else writes."""
+
+import random
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import transaction
+
+from django_events import Draft, publish_many
+from django_events.exporting.tables.delta_states import DeltaStates
+from django_events.exporting.tables.iceberg import in_folder
+from django_events.exporting.tables.iceberg_states import IcebergStates
+from django_events.exporting.tables.table import Conflict, Mark
+from django_events.exporting.writing import SCHEMA
+from django_events.log.compaction import compact
+from django_events.models import Topic
+from django_events.operations import erase
+from tests.spark.test_batch import HOSTILE, stored
+from tests.spark.test_export import incarnation
+from tests.support.logs import move
+from tests.support.tables import files_of, read_back, run
+
+pytestmark = pytest.mark.usefixtures("transactional_db")
+
+Log = Callable[..., Any]
+BOTH = pytest.mark.parametrize("format", ["delta", "iceberg"])
+
+
+def publish(topic: Any, *drafts: Draft) -> None:
+    with transaction.atomic():
+        publish_many(topic, drafts)
+    move()
+
+
+def states(topic: Any, *deletes: str) -> list[dict[str, Any]]:
+    """The newest event of each key, by the log and without a table."""
+    newest = {row["key"]: row for row in stored(topic) if row["key"] is not None}
+    return [
+        row
+        for row in sorted(newest.values(), key=lambda row: row["offset"])
+        if row["type"] not in deletes and not (row["body"] is None and row["value"] in (None, "null"))
+    ]
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_a_table_has_the_newest_event_of_each_key(log: Log, tmp_path: Path, format: str, seed: int) -> None:
+    rng = random.Random(seed)
+
+    def some(count: int) -> list[Draft]:
+        return [drawn(rng) for _ in range(count)]
+
+    topic = log(*some(60), partitions=3)
+    words = (topic, "--to", tmp_path, "--upsert", "--deletes", "gone", "--part", 25)
+    run(*words, format=format)
+    assert read_back(tmp_path, format) == states(topic, "gone")
+    for count in (1, 30, 7):
+        publish(topic, *some(count))
+        run(*words, format=format)
+        assert read_back(tmp_path, format) == states(topic, "gone")
+    assert run(*words, format=format).startswith("Nothing to export")
+
+
+def drawn(rng: random.Random) -> Draft:
+    key = rng.choice(["a", "b", "it's", '"', "d" * 300, "é\u2028", None, "", *map(str, range(10))])
+    kind = rng.choice(["set", "set", "set", "gone"])
+    if rng.random() < 0.1:
+        return Draft(body=b"\0\xff", key=key, type=kind)
+    return Draft(value=rng.choice([*HOSTILE[:5], None, 1]), key=key, type=kind)
+
+
+@BOTH
+def test_what_deletes_no_row_moves_the_mark(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(Draft(value=None, key="never"), Draft(value=1))
+    said = run(topic, "--to", tmp_path, "--upsert", format=format)
+
+    assert "Events without a key, which no row stands for: 1." in said
+    assert read_back(tmp_path, format) == []
+    assert run(topic, "--to", tmp_path, "--upsert", "--compact", format=format).startswith("Nothing to export")
+    publish(topic, Draft(value=2, key="k"), Draft(value=None, key="never"))
+    run(topic, "--to", tmp_path, "--upsert", format=format)
+    publish(topic, Draft(value=None, key="other"))
+    assert run(topic, "--to", tmp_path, "--upsert", format=format).startswith("Exported 1 events")
+    assert run(topic, "--to", tmp_path, "--upsert", format=format).startswith("Nothing to export")
+    assert read_back(tmp_path, format) == states(topic)
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+def test_what_is_erased_is_no_state(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=f"Sesame{n % 5}", key=f"k{n % 5}") for n in range(20)))
+    words = (topic, "--to", tmp_path, "--upsert")
+    run(*words, format=format)
+    erase(topic, key="k0", reason="asked for")
+    erase(topic, key="k1", reason="asked for", forget_key=True)
+    erase(topic, ids=[18], reason="asked for")
+    publish(topic, Draft(value="again", key="k0"))
+
+    assert "Rows that were blanked, by 3 erasures: 2." in run(*words, "--erase", format=format)
+
+    assert [(row["key"], row["value"]) for row in read_back(tmp_path, format)] == [
+        ("k3", '"Sesame3"'),
+        ("k4", '"Sesame4"'),
+        ("k0", '"again"'),
+    ]
+    assert "blanked" not in run(*words, "--erase", format=format)
+
+
+@BOTH
+def test_a_compacted_topic_has_the_same_states(log: Log, tmp_path: Path, format: str) -> None:
+    drafts = (Draft(value=n if n % 3 else None, key=str(n % 7)) for n in range(450))
+    topic = log(*drafts, segment_size=100, compact=True)
+    run(topic, "--to", tmp_path / "before", "--upsert", format=format)
+    compact("default", Topic.objects.get(name=str(topic)))
+    run(topic, "--to", tmp_path / "after", "--upsert", format=format)
+
+    assert read_back(tmp_path / "before", format) == read_back(tmp_path / "after", format) == states(topic)
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+def test_of_two_that_upsert_at_the_same_point_one_fails(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(Draft(value=1, key="a"))
+    run(topic, "--to", tmp_path, "--upsert", format=format)
+    publish(topic, Draft(value=2, key="a"), Draft(value=2, key="b"))
+    run(topic, "--to", tmp_path / "rows", format=format)
+    events = rows_of(tmp_path / "rows", format, topic)
+    first, second = (table_of(tmp_path, format, topic) for _ in range(2))
+    with closing(first), closing(second):
+        mark = first.mark()
+        assert mark == second.mark() == Mark(incarnation(topic), 2)
+        first.append(events, Mark(mark.incarnation, 4))
+        for late in (events, []):
+            with pytest.raises(Conflict):
+                second.append(late, Mark(mark.incarnation, 4))
+    assert read_back(tmp_path, format) == states(topic)
+
+
+def table_of(folder: Path, format: str, topic: Any) -> Any:
+    if format == "delta":
+        return DeltaStates(f"{folder}/{topic}", str(topic), incarnation(topic))
+    return IcebergStates(in_folder(str(folder)), str(topic), incarnation(topic))
+
+
+def rows_of(folder: Path, format: str, topic: Any) -> list[Any]:
+    """The events behind the first one, by a table that has all of them."""
+    found = pa.concat_tables(pq.read_table(file, partitioning=None) for file in files_of(folder, format))
+    return found.select(SCHEMA.names).cast(SCHEMA).sort_by("offset").slice(1).combine_chunks().to_batches()
+
+
+@BOTH
+def test_a_table_of_events_and_one_of_states_are_two(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(Draft(value=1, key="a"))
+    run(topic, "--to", tmp_path / "states", "--upsert", format=format)
+    run(topic, "--to", tmp_path / "events", format=format)
+    publish(topic, Draft(value=2, key="a"))
+
+    with pytest.raises(CommandError, match="has a row for each key, by --upsert"):
+        run(topic, "--to", tmp_path / "states", format=format)
+    with pytest.raises(CommandError, match=r"has a row for each event\. Leave --upsert out"):
+        run(topic, "--to", tmp_path / "events", "--upsert", format=format)
+    with pytest.raises(CommandError, match="has a row for each key"):
+        call_command("events", "verify", "--against", str(tmp_path / "states"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--format", "parquet", "--upsert"], "--upsert is for --format delta or iceberg"),
+        (["--format", "delta", "--deletes", "x"], "--deletes is for --upsert"),
+    ],
+)
+def test_what_cannot_be_upserted_is_said(log: Log, tmp_path: Path, words: list[str], said: str) -> None:
+    topic = log(Draft(value=1, key="a"))
+    with pytest.raises(CommandError, match=said) as raised:
+        call_command("export_events", str(topic), "--to", str(tmp_path / "out"), *words)
+    assert raised.value.returncode == 2
