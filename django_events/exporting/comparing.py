@@ -144,7 +144,9 @@ class _OfTopic:
         )
         if copy.lacks:
             self._found.notes.append(f"{copy.place} has no column {', '.join(copy.lacks)}: it was not compared.")
-        if ranges and log.first < ranges[0][0]:
+        for start, end in copy.removed:
+            self._found.notes.append(f"The files of {log.name}, {start:,} to {end - 1:,}, were removed: not compared.")
+        if ranges and not copy.removed and log.first < ranges[0][0]:
             self._found.notes.append(
                 f"{copy.place} begins at {ranges[0][0]:,}, and the log of {log.name} at {log.first:,}: what is before "
                 "was not compared."

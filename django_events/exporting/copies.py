@@ -24,13 +24,15 @@ from django_events.reading.topics import TopicLog
 class Copy(Protocol):
     """What was exported of a topic.
 
-    `ranges` are the ids that it says to have, in order. `lacks` are columns of events that it doesn't have, `rows` is
-    how many rows it has in all, and `erased` the number of the last erasure that is applied.
+    `ranges` are the ids that it says to have, in order, but for those that were `removed` on purpose. `lacks` are
+    columns of events that it doesn't have, `rows` is how many rows it has in all, and `erased` the number of the last
+    erasure that is applied.
     """
 
     place: str
     incarnation: str
     ranges: list[tuple[int, int]]
+    removed: list[tuple[int, int]]
     lacks: list[str]
     rows: int
     erased: int
@@ -86,7 +88,10 @@ class FilesOfTopic:
     def __init__(self, path: str, topic: str, parts: Sequence[Part], erased: int) -> None:
         self.place, self.erased = f"{path}/topic={topic}", erased
         self.incarnation = parts[0].incarnation
-        self.ranges = sorted((part.start, part.end) for part in parts)
+        root = Path(split(path)[2])
+        there = [part for part in parts if (root / part.folder).is_dir()]
+        self.ranges = sorted((part.start, part.end) for part in there)
+        self.removed = sorted((part.start, part.end) for part in parts if part not in there)
         self._files = [(file, pq.read_metadata(file)) for file in sorted(Path(split(self.place)[2]).rglob("*.parquet"))]
         self._bounds = {file: _bounds(metadata) for file, metadata in self._files}
         self.rows = sum(metadata.num_rows for _, metadata in self._files)
@@ -139,6 +144,7 @@ class DeltaCopy:
         self.incarnation = mark.incarnation if mark else log.incarnation
         first = opened.oldest_offset()
         self.ranges = [(first, mark.next)] if mark and first is not None else []
+        self.removed: list[tuple[int, int]] = []
 
     def read(self, start: int, end: int) -> pa.Table:
         return self._rows.to_table(self._columns, filter=_within(start, end))
@@ -163,6 +169,7 @@ class IcebergCopy:
         finally:
             self._opened.close()
         self.ranges = [(first, mark.next)] if mark and first is not None else []
+        self.removed: list[tuple[int, int]] = []
 
     def read(self, start: int, end: int) -> pa.Table:
         return self._opened.read(start, end, self._columns)

@@ -95,6 +95,7 @@ class IcebergEvents:
     """An Iceberg table in a catalogue."""
 
     kind = EVENTS
+    _by_day = True
 
     def __init__(
         self,
@@ -323,6 +324,10 @@ class IcebergEvents:
         bounds = [_bounds(file)[1] for file in self._data_files()]
         return max((one for one in bounds if one is not None), default=None)
 
+    def _day_of(self, file: dict[str, Any]) -> Any:
+        """Its partition; None if it is of another partitioning."""
+        return file["partition"].get("day") if self._by_day else ""
+
     def _data_files(self) -> list[dict[str, Any]]:
         """The files of rows; PyIceberg can't list those of a snapshot that has none."""
         snapshot = self._table.current_snapshot()
@@ -351,7 +356,7 @@ class IcebergEvents:
             (day, *file_bounds, file["file_size_in_bytes"])
             for file in self._data_files()
             # Rows of others may have no time, and files of another partitioning no day.
-            if None not in (day := file["partition"].get("day"), *(file_bounds := _bounds(file)))
+            if None not in (day := self._day_of(file), *(file_bounds := _bounds(file)))
         )
         limit = min(target_size, MERGED)
         group: list[Any] = []

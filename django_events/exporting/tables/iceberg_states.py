@@ -21,6 +21,7 @@ class IcebergStates(IcebergEvents):
     """An Iceberg table with one row for each key."""
 
     kind = STATES
+    _by_day = False
 
     def __init__(
         self,

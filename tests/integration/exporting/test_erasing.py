@@ -44,6 +44,8 @@ pytestmark = pytest.mark.usefixtures("transactional_db")
 Log = Callable[..., Any]
 ALL = pytest.mark.parametrize("format", ["parquet", "delta", "iceberg"])
 TABLES = pytest.mark.parametrize("format", ["delta", "iceberg"])
+ICEBERG = pytest.param("iceberg", marks=pytest.mark.slow)
+SOME = pytest.mark.parametrize("format", ["delta", ICEBERG, pytest.param("parquet", marks=pytest.mark.slow)])
 SECRET = "Sesame"
 
 
@@ -96,7 +98,7 @@ def test_what_is_erased_in_the_log_is_blank_in_the_copy(log: Log, tmp_path: Path
     assert Intervention.objects.filter(action="erase_exported").count() == 1
 
 
-@ALL
+@SOME
 @pytest.mark.requirement("X15")
 def test_what_the_log_has_dropped_is_erased_in_the_copy_too(log: Log, tmp_path: Path, format: str) -> None:
     topic = log(*drafts(150), segment_size=100)
@@ -233,7 +235,7 @@ def test_a_process_that_was_held_up_puts_nothing_back_into_files(
     assert local_exports.left_over(tmp_path) == []
 
 
-@ALL
+@SOME
 def test_an_interrupted_run_is_finished_by_the_next_one(
     log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,7 +298,7 @@ def test_a_key_whose_secret_is_gone_is_refused(log: Log, tmp_path: Path, setting
     assert read_back(tmp_path, "delta") == logged(topic)
 
 
-@ALL
+@SOME
 @pytest.mark.requirement("X15")
 def test_a_database_that_is_older_than_an_erasure_is_refused(log: Log, tmp_path: Path, format: str) -> None:
     topic = log(*drafts())
@@ -314,7 +316,7 @@ def test_a_database_that_is_older_than_an_erasure_is_refused(log: Log, tmp_path:
     assert len(read_back(tmp_path, format)) == 30
 
 
-@TABLES
+@pytest.mark.parametrize("format", ["delta", ICEBERG])
 @pytest.mark.requirement("X15")
 def test_a_table_that_was_set_back_to_before_an_erasure_is_refused(log: Log, tmp_path: Path, format: str) -> None:
     topic = log(*drafts())
@@ -327,6 +329,7 @@ def test_a_table_that_was_set_back_to_before_an_erasure_is_refused(log: Log, tmp
         export(topic, tmp_path, "--erase", format=format)
 
 
+@pytest.mark.slow
 @TABLES
 def test_other_tools_may_remove_what_older_versions_have(log: Log, tmp_path: Path, format: str) -> None:
     topic = log(*drafts())
@@ -382,7 +385,7 @@ def test_a_database_that_only_reads_is_refused(log: Log, tmp_path: Path, monkeyp
     assert f"{SECRET}0" in payloads(tmp_path, "delta")
 
 
-@ALL
+@SOME
 def test_columns_that_others_have_added_go_too(log: Log, tmp_path: Path, format: str) -> None:
     """They were made of the payload."""
     topic = log(*drafts(6))

@@ -30,6 +30,8 @@ pytestmark = pytest.mark.usefixtures("transactional_db")
 
 Log = Callable[..., Any]
 BOTH = pytest.mark.parametrize("format", ["delta", "iceberg"])
+ICEBERG = pytest.param("iceberg", marks=pytest.mark.slow)
+FORMATS = pytest.mark.parametrize("format", ["delta", ICEBERG])
 
 
 def publish(topic: Any, *drafts: Draft) -> None:
@@ -48,7 +50,7 @@ def states(topic: Any, *deletes: str) -> list[dict[str, Any]]:
     ]
 
 
-@BOTH
+@FORMATS
 @pytest.mark.requirement("X15")
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_a_table_has_the_newest_event_of_each_key(log: Log, tmp_path: Path, format: str, seed: int) -> None:
@@ -76,7 +78,7 @@ def drawn(rng: random.Random) -> Draft:
     return Draft(value=rng.choice([*HOSTILE[:5], None, 1]), key=key, type=kind)
 
 
-@BOTH
+@FORMATS
 def test_what_deletes_no_row_moves_the_mark(log: Log, tmp_path: Path, format: str) -> None:
     topic = log(Draft(value=None, key="never"), Draft(value=1))
     said = run(topic, "--to", tmp_path, "--upsert", format=format)
@@ -92,7 +94,7 @@ def test_what_deletes_no_row_moves_the_mark(log: Log, tmp_path: Path, format: st
     assert read_back(tmp_path, format) == states(topic)
 
 
-@BOTH
+@FORMATS
 @pytest.mark.requirement("X15")
 def test_what_is_erased_is_no_state(log: Log, tmp_path: Path, format: str) -> None:
     topic = log(*(Draft(value=f"Sesame{n % 5}", key=f"k{n % 5}") for n in range(20)))
@@ -113,7 +115,7 @@ def test_what_is_erased_is_no_state(log: Log, tmp_path: Path, format: str) -> No
     assert "blanked" not in run(*words, "--erase", format=format)
 
 
-@BOTH
+@FORMATS
 def test_a_compacted_topic_has_the_same_states(log: Log, tmp_path: Path, format: str) -> None:
     drafts = (Draft(value=n if n % 3 else None, key=str(n % 7)) for n in range(450))
     topic = log(*drafts, segment_size=100, compact=True)
@@ -155,7 +157,7 @@ def rows_of(folder: Path, format: str, topic: Any) -> list[Any]:
     return found.select(SCHEMA.names).cast(SCHEMA).sort_by("offset").slice(1).combine_chunks().to_batches()
 
 
-@BOTH
+@FORMATS
 def test_a_table_of_events_and_one_of_states_are_two(log: Log, tmp_path: Path, format: str) -> None:
     topic = log(Draft(value=1, key="a"))
     run(topic, "--to", tmp_path / "states", "--upsert", format=format)
@@ -168,6 +170,21 @@ def test_a_table_of_events_and_one_of_states_are_two(log: Log, tmp_path: Path, f
         run(topic, "--to", tmp_path / "events", "--upsert", format=format)
     with pytest.raises(CommandError, match="has a row for each key"):
         call_command("events", "verify", "--against", str(tmp_path / "states"))
+
+
+@FORMATS
+def test_small_files_are_merged(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=n, key=str(n)) for n in range(50)))
+    words = (topic, "--to", tmp_path, "--upsert")
+    run(*words, "--part", 10, format=format)
+    assert len(files_of(tmp_path, format)) == 5
+
+    assert "Files that were merged: 4." in run(*words, "--compact", format=format)
+
+    assert len(files_of(tmp_path, format)) == 1
+    publish(topic, Draft(value="new", key="7"), Draft(value=None, key="8"))
+    run(*words, format=format)
+    assert read_back(tmp_path, format) == states(topic)
 
 
 @pytest.mark.parametrize(
