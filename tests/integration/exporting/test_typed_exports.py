@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field
 from pyiceberg.catalog.sql import SqlCatalog
 
 from django_events import Draft, declarations, schema, upcaster
+from django_events.exporting.comparing import Comparison, compare
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.iceberg import IcebergEvents, in_folder
@@ -428,3 +429,16 @@ def test_what_is_erased_has_no_columns_any_more(log: Log, tmp_path: Path, kind: 
     assert totals == [0, None, 2, None, 9]
     assert [row["rescued"] for row in found] == [None] * 5
     assert "value" not in found[0]
+
+
+@KINDS
+@pytest.mark.requirement("X15")
+def test_what_is_compared_with_the_log_is_all_but_the_values(log: Log, dsn: str, tmp_path: Path, kind: str) -> None:
+    topic = log(*(placed(total=str(n)) for n in range(3)), placed(total="x"))
+    with declared(Placed):
+        export(kind, topic, tmp_path, "--columns", "typed")
+
+    found = compare(Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path)))
+
+    assert [(one.events, len(found.offenders)) for one in found.topics] == [(4, 0)]
+    assert [note.partition(" has ")[2] for note in found.notes] == ["no column value: it was not compared."]
