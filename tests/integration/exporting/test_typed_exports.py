@@ -42,6 +42,9 @@ pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requireme
 Log = Callable[..., Any]
 LARGE = 9_007_199_254_740_993
 EMPTY = dict.fromkeys(("total", "number", "at", "lines", "named", "either"))
+FILES = pytest.mark.parametrize(
+    "kind", ["parquet", *(pytest.param(k, marks=pytest.mark.slow) for k in ("delta", "iceberg"))]
+)
 KINDS = pytest.mark.parametrize("kind", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.slow)])
 
 
@@ -287,7 +290,7 @@ def batches(dsn: str, topic: Any, columns: FileColumns, offset: int) -> list[pa.
     return list(reader.read(Range(str(topic), topic_id(topic), offset, offset + 1)))
 
 
-@KINDS
+@FILES
 def test_one_type_by_its_schema(log: Log, tmp_path: Path, kind: str) -> None:
     topic = log(placed(total="1"), Draft(value={"card": "1"}, type="order.paid"))
 
@@ -302,7 +305,7 @@ def test_one_type_by_its_schema(log: Log, tmp_path: Path, kind: str) -> None:
                 export(kind, topic, tmp_path, *other)
 
 
-@KINDS
+@FILES
 def test_fields_have_the_names_that_events_have(log: Log, tmp_path: Path, kind: str) -> None:
     names = ["a-b", "$x", "\N{LATIN SMALL LETTER U WITH DIAERESIS}", "1st", "select", "offset", "element", "@type"]
 
@@ -329,7 +332,7 @@ def test_fields_have_the_names_that_events_have(log: Log, tmp_path: Path, kind: 
     assert (first["rescued"], json.loads(second["rescued"])) == (None, {**value, "unit price": 1})
 
 
-@KINDS
+@FILES
 def test_text_stays_text(log: Log, tmp_path: Path, kind: str) -> None:
     topic = log(placed(total="1"))
     with declared(Placed):
