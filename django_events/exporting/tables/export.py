@@ -182,6 +182,7 @@ class _Run:
             if self._stop.requested or number == self._newest_erasure.get(log.name):
                 continue
             table.mark()  # or Refused: what was set back is not written to
+            self._refuse_older(table)
             self.summary.applied.apply(
                 self._connection,
                 log,

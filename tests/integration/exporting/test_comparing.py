@@ -15,9 +15,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from django.core.management import CommandError, call_command
 from django.db import connection
+from pyiceberg.catalog.sql import SqlCatalog
 
 from django_events import Draft
 from django_events.exporting import comparing
+from django_events.exporting.tables import iceberg
 from django_events.exporting.tables.iceberg import NAMESPACE, in_folder
 from django_events.log.compaction import compact
 from django_events.models import Topic
@@ -211,3 +213,20 @@ def test_the_files_of_a_part_may_be_removed(log: Log, tmp_path: Path) -> None:
 
     assert (said["proved"], code, said["topics"][0]["events"]) == (True, 0, 20)
     assert said["notes"] == [f"The files of {topic}, 1 to 20, were removed: not compared."]
+
+
+@pytest.mark.slow
+def test_a_catalogue_of_ones_own_is_named(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = {"uri": f"sqlite:///{tmp_path}/own.db", "warehouse": f"file://{tmp_path}"}
+    monkeypatch.setattr(iceberg, "load_catalog", lambda name: SqlCatalog(name, **where))
+    topic = log(*(Draft(value=n, key=str(n % 3)) for n in range(9)))
+    words = ("--catalog", "prod")
+    run_tables(topic, "--to", "analytics", *words, format="iceberg")
+    erase(topic, key="1", reason="asked for")
+
+    assert "by 1 erasure: 3." in run_tables(topic, "--to", "analytics", *words, "--erase", format="iceberg")
+
+    said, code = verify(Path("analytics"), *words)
+    assert (said["proved"], code, said["topics"][0]["events"], said["notes"]) == (True, 0, 9, [])
+    with pytest.raises(CommandError, match="--catalog is for --against"):
+        call_command("events", "verify", *words)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,17 @@ from django.test import override_settings
 
 from django_events import Draft, publish_many
 from django_events.exporting import erasing_files
-from django_events.exporting.erasures import KeyNames, found
+from django_events.exporting.erasures import KeyNames, begin_record, found
 from django_events.exporting.local import LocalEngine
 from django_events.exporting.tables import erasing
 from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
 from django_events.management.commands import export_events
 from django_events.models import Intervention
-from django_events.operating.erasing import pseudonyms
+from django_events.operating.erasing import api, pseudonyms
 from django_events.operations import erase
 from django_events.reading import topics
-from django_events.reading.dsn import Dsn
+from django_events.reading.dsn import Dsn, fetch
 from tests.faults.test_exports import started
 from tests.integration.exporting.test_comparing import export, verify
 from tests.integration.exporting.test_table_exports import set_back, table_of
@@ -313,6 +314,9 @@ def test_a_database_that_is_older_than_an_erasure_is_refused(log: Log, tmp_path:
     with pytest.raises(CommandError, match="is applied there, and not in this database") as raised:
         export(topic, tmp_path, format=format)
     assert raised.value.returncode == 1
+    erase(topic, key="k1", reason="asked for")
+    with pytest.raises(CommandError, match="is applied there, and not in this database"):
+        export(topic, tmp_path, "--erase", "--until", 31, format=format)
     assert len(read_back(tmp_path, format)) == 30
 
 
@@ -451,3 +455,28 @@ def rows(folder: Path, format: str) -> int:
         return len(read_back(folder, format))
     except Exception:  # it is being made
         return 0
+
+
+@pytest.mark.requirement("X15")
+def test_an_erasure_that_begins_late_with_a_lower_number_is_not_missed(log: Log, dsn: str) -> None:
+    topic = log(*drafts(10))
+    with Dsn(dsn).connected() as beginning, Dsn(dsn).connected() as reading, ThreadPoolExecutor() as threads:
+        [one] = topics.find(reading, topics.TopicChoice(names=(str(topic),)))
+        with beginning.transaction():
+            fetch(beginning, api.SQL.begin_erasure)
+            lower = begin_record(
+                beginning, one, "ada", {"incarnation": one.incarnation, "ranges": [[3, 3]], "until": 0}
+            )
+            erase(topic, key="k0", reason="asked for")  # has a higher number, and is there first
+            looking = threads.submit(found, reading, one, after=0, names=names(topic))
+            wait_until(lambda: is_waiting(reading.info.backend_pid), what="the reader to wait for the lower number")
+            beginning.execute("UPDATE django_events_intervention SET action = 'erase' WHERE id = %s", [lower])
+        erasures = looking.result(60)
+    assert erasures.number == 2
+    assert erasures.until == Intervention.objects.filter(action="erase").latest("pk").pk > lower
+
+
+def is_waiting(pid: int) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted", [pid])
+        return bool(cursor.fetchone()[0])
