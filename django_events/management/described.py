@@ -23,7 +23,7 @@ def file_columns(
 
     if schema is None and columns == "text":
         return {}
-    modules = listed(upcasters)
+    modules = listed(upcasters) or None
     return {topic: FileColumns.of(_schemas(topic).chosen(schema or TYPED, upcasters=modules)) for topic in topics}
 
 
@@ -39,7 +39,7 @@ def columns_of_all(topics: Iterable[str], *, columns: str, upcasters: str | None
     for topic in topics:
         for kind, versions in _schemas(topic).by_type.items():
             known.setdefault(kind, {}).update(versions)
-    return FileColumns.of(SchemaSet(known).chosen(TYPED, upcasters=listed(upcasters)))
+    return FileColumns.of(SchemaSet(known).chosen(TYPED, upcasters=listed(upcasters) or None))
 
 
 def listed(modules: str | None) -> tuple[str, ...]:

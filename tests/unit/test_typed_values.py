@@ -407,11 +407,16 @@ def test_older_versions_are_upcast_or_rescued(caplog: pytest.LogCaptureFixture) 
             {"data": None, "schema_version": None, "rescued": '{"x": 1}'},
             {"data": {"total": 5, "currency": "EUR"}, "schema_version": 2, "rescued": None},
         ]
+    with isolate_declarations():
+        upcaster("order.placed", 1)(lambda value: {**value, "currency": "EUR"})
+        [row] = read(KNOWN.chosen("order.placed@2", upcasters=()), old)  # as in Spark, where none are named
+        assert (row["data"], row["rescued"]) == (None, old[1])
     said = "Rescued as they are: events of type 'order.placed', version"
     assert [record.getMessage() for record in caplog.records] == [
         f"{said} 1. There is no upcaster from version 1.",
         f"{said} 1. The upcaster from version 1 failed: KeyError.",
         f"{said} 3. It is newer than the schema.",
+        f"{said} 1. No upcasters are named.",
     ]
     [row] = read(KNOWN.chosen("order.placed@1"), old)
     assert row == {"data": {"total": 5}, "schema_version": 1, "rescued": None}

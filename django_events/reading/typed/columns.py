@@ -44,7 +44,9 @@ class TypedColumns:
 
     schemas: tuple[tuple[str, int, str], ...]
     only: str | None = None
-    upcasters: tuple[str, ...] = ()  # modules that declare them, imported where values are read
+    # Modules that declare them, imported where values are read; None are those that this process has already. Without
+    # modules there are none: Spark's workers are used again, and may have those of another query.
+    upcasters: tuple[str, ...] | None = None
 
     @property
     def shape(self) -> Shape:
@@ -89,7 +91,7 @@ class TypedColumns:
         return tuple(one for name in COLUMNS for one in (NAMES if name == "value" else (name,)))
 
     def opened(self) -> "TypedReader":
-        for module in self.upcasters:
+        for module in self.upcasters or ():
             try:
                 import_module(module)
             except Exception as error:
@@ -146,6 +148,8 @@ class TypedReader:
         there = np.ones(len(rows), np.bool_)
         for index, text in enumerate(texts.to_pylist()):
             try:
+                if self._columns.upcasters == ():
+                    raise NoFit("No upcasters are named.")
                 made.append(_upcast(text, kind, version, wanted))
             except NoFit as error:
                 there[index] = False

@@ -65,7 +65,7 @@ class SchemaSet:
     def as_text(self) -> str:
         return json.dumps(self.by_type)
 
-    def chosen(self, choice: str, *, upcasters: tuple[str, ...] = ()) -> TypedColumns:
+    def chosen(self, choice: str, *, upcasters: tuple[str, ...] | None = None) -> TypedColumns:
         """The columns of all types in their newest versions, or of one: `order.placed@2`, or `order.placed`."""
         if choice == TYPED:
             newest = {kind: max(versions) for kind, versions in self.by_type.items()}
