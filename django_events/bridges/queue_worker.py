@@ -35,7 +35,7 @@ def worker_of(using: str, inbox: DeclaredInbox, *, once: bool = False) -> InboxW
     return kind(using, inbox, once=once)
 
 
-class _Held(NamedTuple):
+class _InHand(NamedTuple):
     """Messages that come again, and why."""
 
     messages: list[tuple[QueuedMessage, timedelta]]
@@ -106,11 +106,11 @@ class QueueInboxWorker(InboxWorker):
         self._works()
         return intake.unread
 
-    def _sort(self, received: Sequence[QueuedMessage]) -> tuple[list[QueuedMessage], list[QueuedEvent], _Held]:
+    def _sort(self, received: Sequence[QueuedMessage]) -> tuple[list[QueuedMessage], list[QueuedEvent], _InHand]:
         """Which messages are taken in now and what they become, and which come again."""
         taken: list[QueuedMessage] = []
         queued: list[QueuedEvent] = []
-        held = _Held([], "", False)
+        held = _InHand([], "", False)
         groups: set[str] = set()  # in which a message is held
         for one in received:
             if one.group is not None and one.group in groups:
@@ -143,7 +143,7 @@ class QueueInboxWorker(InboxWorker):
             self._tried.pop(next(iter(self._tried)))
         return tried
 
-    def _hold(self, reader: QueueReader, held: _Held, *, took: bool) -> None:
+    def _hold(self, reader: QueueReader, held: _InHand, *, took: bool) -> None:
         """Give messages back. The inbox rests if the queue can't keep them back by itself."""
         if reader.in_order:
             reader.give_back([one for one, _ in held.messages], timedelta(0))

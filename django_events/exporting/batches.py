@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django_events.exporting.journal import Journal
+from django_events.exporting.journal import FOLDER, Journal
 from django_events.exporting.storage import Storage
+from django_events.exporting.written_values import WrittenValues
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Batches(Journal):
         self.count = self.rows = 0
         self.reached: dict[str, Reached] = {}
         self._last: str | None = None
+        self.values = WrittenValues(f"{path}/{FOLDER}/journal")
         super().__init__(storage, path, "stream_events", run=run)
 
     def finish(self, attempt: str, rows: int, reached: Mapping[str, Reached]) -> None:
@@ -38,9 +40,16 @@ class Batches(Journal):
 
     def content(self) -> dict[str, Any]:
         topics = {name: {"incarnation": one.incarnation, "next": one.next} for name, one in self.reached.items()}
-        return {"batches": self.count, "rows": self.rows, "attempt": self._last, "topics": topics}
+        return {
+            "batches": self.count,
+            "rows": self.rows,
+            "attempt": self._last,
+            "topics": topics,
+            **self.values.content(),
+        }
 
     def take(self, record: Mapping[str, Any]) -> None:
+        self.values.take(record)
         self.count, self.rows, self._last = record["batches"], record["rows"], record["attempt"]
         self.reached = {name: Reached(said["incarnation"], said["next"]) for name, said in record["topics"].items()}
         numbers = [self.count, self.rows, *(one.next for one in self.reached.values())]

@@ -8,7 +8,7 @@ it leaves nothing that readers see, and the next run writes the same parts. What
 or this process. The files, the folders and the journal are the same, so that a folder may have parts of both.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from django_events.exceptions import EventsMissing, Invalid, NotReady, Refused
 from django_events.exporting.erasing import Applied, Erasing
 from django_events.exporting.erasing_files import LEFT_IN_FILES, erase_in_files, refuse_other_files
 from django_events.exporting.erasures import Erasures, refuse_older_database
+from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
 from django_events.exporting.locking import FolderLock, alone
 from django_events.exporting.parts import Part, Parts
@@ -49,6 +50,10 @@ class Export:
     resume: bool = False
     allow_loss: bool = False
     erasing: Erasing | None = None
+    columns: Mapping[str, FileColumns] = field(default_factory=dict)  # of topics with typed ones
+
+    def columns_of(self, topic: str) -> FileColumns:
+        return self.columns.get(topic, PLAIN)
 
 
 @dataclass(frozen=True)
@@ -92,12 +97,21 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
         if wanted.erasing is not None:
             refuse_other_files(storage, wanted.format, wanted.path)
         journal.refuse_other_way(wanted.format, wanted.by)
+        [kind] = {wanted.columns_of(name).said for name in wanted.topics}
+        journal.values.refuse_other(kind, is_new=journal.is_new)
         found = topics.find(connection, topics.TopicChoice(names=wanted.topics))
         for topic in found:
             journal.refuse_other_topic(topic.name, topic.incarnation)
             _refuse_older(topic, wanted, journal)
             if erased := journal.erased.get(topic.name):
                 refuse_older_database(connection, erased, wanted.path)
+        wanted = replace(
+            wanted,
+            columns={
+                name: journal.values.after(name, one, f"topic {name!r} in {wanted.path}")
+                for name, one in wanted.columns.items()
+            },
+        )
         parts = [part for part in journal.unfinished if part.topic in wanted.topics]
         logs = {topic.name: topic for topic in found}
         for part in parts:

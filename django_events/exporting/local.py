@@ -22,10 +22,9 @@ from django_events.exporting.layout import COMPRESSED
 from django_events.exporting.parts import Part
 from django_events.exporting.paths import split
 from django_events.exporting.storage import SUCCESS, OfDisk, Storage
-from django_events.exporting.writing import OUTPUTS, SCHEMA, FolderFiles
+from django_events.exporting.writing import OUTPUTS, FolderFiles
 from django_events.reading.dsn import Connection, Dsn
 from django_events.reading.ranges import Range, cut
-from django_events.reading.rows import RangeReader
 from django_events.reading.topics import TopicLog
 
 FETCH_SIZE = 100_000
@@ -99,18 +98,16 @@ class LocalEngine:
         return for_threads if "type" in wanted.by else max(int(size // wanted.target_size) + 1, for_threads)
 
     def _write(self, wanted: Export, one: Range, place: str, task: int) -> int:
-        reader = RangeReader(
-            dsn=Dsn(wanted.dsn),
-            columns=tuple(SCHEMA.names),
-            fetch_size=FETCH_SIZE,
-            fail_on_data_loss=not wanted.allow_loss,
-        )
+        dsn, columns = Dsn(wanted.dsn), wanted.columns_of(one.topic)
+        reader = columns.reader(dsn, fetch_size=FETCH_SIZE, fail_on_data_loss=not wanted.allow_loss)
         rows = 0
         # Files may get somewhat larger than the estimate, rather than have a small one for the rest.
         limit = wanted.target_size * 3 // 2 if "type" not in wanted.by else wanted.target_size
         with (
-            FolderFiles(split(place)[2], by=wanted.by, format=wanted.format, target_size=limit, task=task) as files,
-            self._connections.one(reader.dsn) as connection,
+            FolderFiles(
+                split(place)[2], by=wanted.by, format=wanted.format, target_size=limit, task=task, columns=columns
+            ) as files,
+            self._connections.one(dsn) as connection,
         ):
             for batch in reader.read_by(connection, one):
                 if self._cancelled.is_set():

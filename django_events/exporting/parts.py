@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_events.exceptions import Refused
-from django_events.exporting.journal import Journal
+from django_events.exporting.journal import FOLDER, Journal
 from django_events.exporting.storage import Storage
+from django_events.exporting.written_values import WrittenValues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class Parts(Journal):
         self.planned: list[Part] = []
         self.done: dict[Part, int] = {}
         self._attempt_of: dict[Part, str] = {}
+        self.values = WrittenValues(f"{path}/{FOLDER}/journal")
         self.erased: dict[str, int] = {}  # by topic, up to which erasure its files are blanked
         super().__init__(storage, path, "export_events")
 
@@ -77,9 +79,11 @@ class Parts(Journal):
         return {attempt: part.folder for part, attempt in self._attempt_of.items()}
 
     def content(self) -> dict[str, Any]:
-        return {"parts": [self._said(part) for part in self.planned], "erased": self.erased}
+        said = {"parts": [self._said(part) for part in self.planned], "erased": self.erased}
+        return {**said, **self.values.content()}
 
     def take(self, record: Mapping[str, Any]) -> None:
+        self.values.take(record)
         for said in record["parts"]:
             part = Part(topic=said["topic"], incarnation=said["incarnation"], start=said["start"], end=said["end"])
             rows, attempt = said.get("rows"), said.get("attempt")

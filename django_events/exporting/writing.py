@@ -21,10 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import BY, FOR_NULL, escaped, type_folder
-from django_events.reading.columns import COLUMNS, TIME, TOPIC
+from django_events.reading.columns import TIME
+from django_events.reading.typed.columns import DATA
+from django_events.reading.typed.evolution import leaves
 
-SCHEMA = pa.schema([(name, column.arrow) for name, column in COLUMNS.items() if name != TOPIC])
+SCHEMA = PLAIN.schema
 
 ROWS_PER_GROUP = 122_880  # what DuckDB reads as one piece of work
 BYTES_PER_GROUP = 64 << 20  # in memory
@@ -55,8 +58,18 @@ class Output(Protocol):
 class FolderFiles:
     """Open files, one for each folder that has events, until each has its size."""
 
-    def __init__(self, place: str, *, by: tuple[str, ...], format: str, target_size: int, task: int) -> None:
+    def __init__(
+        self,
+        place: str,
+        *,
+        by: tuple[str, ...],
+        format: str,
+        target_size: int,
+        task: int,
+        columns: FileColumns = PLAIN,
+    ) -> None:
         self._place, self._by, self._target, self._task = Path(place), by, target_size, task
+        self._columns = columns
         self._kind, self._suffix = OUTPUTS[format]
         self._id = uuid4()
         self._made = 0
@@ -83,7 +96,7 @@ class FolderFiles:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Events in the order of their ids."""
-        self._batches.append(batch)
+        self._batches.append(self._columns.conformed(batch))
         self._size += batch.nbytes
         if self._size >= PER_SPLIT:
             self._split()
@@ -91,7 +104,7 @@ class FolderFiles:
     def _split(self) -> None:
         if not self._batches:
             return
-        table = pa.Table.from_batches(self._batches, SCHEMA)
+        table = pa.Table.from_batches(self._batches, self._columns.schema)
         self._batches, self._size = [], 0
         for folder, some in split(table, self._by):
             pending = self._folders.get(folder) or self._folders.setdefault(folder, _Pending(folder))
@@ -103,12 +116,12 @@ class FolderFiles:
 
     def _flush(self, pending: "_Pending") -> None:
         """Write what waits as row groups."""
-        table = pending.taken()
-        if not table.num_rows:
+        if not pending.rows:
             return
+        table = pending.taken()
         if pending.output is None:
             self._close_one_of_many()
-            pending.output = self._kind(self._new(pending.folder))
+            pending.output = self._kind(self._new(pending.folder), self._columns.schema)
         pending.output.write(table)
         if pending.output.size() >= self._target:
             self._close(pending)
@@ -146,7 +159,7 @@ class _Pending:
         self.size += table.nbytes
 
     def taken(self) -> pa.Table:
-        table = pa.concat_tables(self._tables) if self._tables else SCHEMA.empty_table()
+        table = pa.concat_tables(self._tables)
         self._tables, self.rows, self.size = [], 0, 0
         return table
 
@@ -225,16 +238,17 @@ VALUES: dict[str, Callable[[pa.Table], tuple[list[str], Any]]] = {
 class ParquetOutput:
     """A file of Parquet."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, schema: pa.Schema = SCHEMA) -> None:
         self._file: IO[bytes] = path.open("xb", buffering=BUFFER)
+        typed = list(leaves(schema.field(DATA).type, DATA)) if DATA in schema.names else []
         self._writer = pq.ParquetWriter(
             self._file,
-            SCHEMA,
+            schema,
             compression="zstd",
             compression_level=ZSTD_LEVEL,
-            use_dictionary=REPEATED,
-            write_statistics=COMPARED,
-            sorting_columns=pq.SortingColumn.from_ordering(SCHEMA, [("offset", "ascending")]),
+            use_dictionary=[*REPEATED, *typed],
+            write_statistics=[*COMPARED, *typed],
+            sorting_columns=pq.SortingColumn.from_ordering(schema, [("offset", "ascending")]),
         )
 
     def write(self, table: pa.Table) -> None:
@@ -251,13 +265,14 @@ class ParquetOutput:
 class JsonOutput:
     """A file with a line of JSON per event: all columns, NULLs included, bytes in base 64."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, schema: pa.Schema = SCHEMA) -> None:
         self._file: IO[bytes] = path.open("xb", buffering=BUFFER)
+        self._names = schema.names
 
     def write(self, table: pa.Table) -> None:
         for batch in table.to_batches(max_chunksize=1_000):
-            columns = [_said(batch.column(name)) for name in SCHEMA.names]
-            rows = (dict(zip(SCHEMA.names, row, strict=True)) for row in zip(*columns, strict=True))
+            columns = [_said(batch.column(name)) for name in self._names]
+            rows = (dict(zip(self._names, row, strict=True)) for row in zip(*columns, strict=True))
             lines = (json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows)
             self._file.write("".join(f"{line}\n" for line in lines).encode())
 
@@ -279,7 +294,7 @@ def _said(column: pa.Array) -> list[Any]:
     return list(values)
 
 
-OUTPUTS: dict[str, tuple[Callable[[Path], Output], str]] = {
+OUTPUTS: dict[str, tuple[Callable[[Path, pa.Schema], Output], str]] = {
     "parquet": (ParquetOutput, ".zstd.parquet"),
     "json": (JsonOutput, ".json"),
 }

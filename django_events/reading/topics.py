@@ -17,6 +17,10 @@ class TopicChoice:
     names: tuple[str, ...] = ()
     pattern: str | None = None
 
+    def has(self, name: str) -> bool:
+        """Whether a topic of this name is meant."""
+        return name in self.names if self.pattern is None else re.fullmatch(self.pattern, name) is not None
+
 
 @dataclass(frozen=True)
 class TopicLog:

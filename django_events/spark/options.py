@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
@@ -15,6 +16,9 @@ from django_events.reading.dsn import Connection, Dsn, fetch
 from django_events.reading.offsets import EARLIEST, LATEST, Boundary
 from django_events.reading.rows import RangeReader
 from django_events.reading.topics import TopicChoice
+from django_events.reading.typed.columns import NAMES, TYPED, TypedColumns
+from django_events.reading.typed.descriptions import FOLDER, SchemaSet
+from django_events.reading.typed.ranges import TypedRangeReader
 from django_events.spark.reading.tables import TABLES
 from django_events.statements import shared
 
@@ -23,7 +27,11 @@ SUBSCRIPTIONS = ("subscribe", "subscribePattern")
 STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 FILTERS = ("types", "keys", "where")
-READING = (*ADDRESS, *SUBSCRIPTIONS, *STARTS, *FILTERS, "failOnDataLoss", "minPartitions", "columns", "fetchSize")
+TYPING = ("schema", "schemas", "upcasters")
+READING = (
+    *(*ADDRESS, *SUBSCRIPTIONS, *STARTS, *FILTERS, *TYPING),
+    *("failOnDataLoss", "minPartitions", "columns", "fetchSize"),
+)
 BATCH = (*READING, *ENDS, "pushdown", "table")
 STREAM = (*READING, "maxOffsetsPerTrigger", "consumer")
 SINK = (*ADDRESS, "topic", "sink", "batchId")
@@ -81,16 +89,18 @@ class ReadOptions:
     table: str | None
     max_offsets_per_trigger: int | None
     consumer: str | None
+    typed: TypedColumns | None = None
 
-    def reader(self) -> RangeReader:
+    def reader(self) -> RangeReader | TypedRangeReader:
         """What reads ranges as these options say."""
-        return RangeReader(
+        reader = RangeReader(
             dsn=self.dsn,
             columns=self.columns,
             fetch_size=self.fetch_size,
             fail_on_data_loss=self.fail_on_data_loss,
             condition=condition(self.filter) if self.filter else None,
         )
+        return reader if self.typed is None else TypedRangeReader.of(reader, self.typed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,26 +135,31 @@ def columns_of(options: Mapping[str, str]) -> dict[str, Column]:
     given = _Given(options, {*BATCH, *STREAM}, "a read")
     if (table := given.one_of_names("table", TABLES)) is not None:
         return TABLES[table].columns
-    return {name: COLUMNS[name] for name in given.listed("columns", COLUMNS) or COLUMNS}
+    typed = given.typed()
+    types = {} if typed is None else typed.types
+    known = {**COLUMNS, **{name: Column(arrow, "") for name, arrow in types.items()}}
+    return {name: known[name] for name in given.columns(typed)}
 
 
 def _reading(given: "_Given", *, start: str) -> ReadOptions:
     table = given.one_of_names("table", TABLES)
     if table is not None:
         given.refuse_beside("table", *(name for name in BATCH if name not in ("table", *ADDRESS)))
+    typed = given.typed()
     return ReadOptions(
         dsn=given.dsn(),
         subscription=given.subscription(needed=table is None),
         start=given.boundary(STARTS, otherwise=start),
         end=given.boundary(ENDS, otherwise="latest"),
-        columns=given.listed("columns", COLUMNS) or tuple(COLUMNS),
+        columns=given.columns(typed),
         fail_on_data_loss=given.flag("failOnDataLoss", otherwise=True),
         min_partitions=given.number("minPartitions", least=1) or 1,
         fetch_size=given.number("fetchSize", least=1) or FETCH_SIZE,
-        filter=given.filter(),
+        filter=given.filter(typed),
         table=table,
         max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", least=1),
         consumer=given.name("consumer"),
+        typed=typed,
     )
 
 
@@ -222,15 +237,48 @@ class _Given:
             raise Invalid(f"Option {name!r} is {value!r}. {did_you_mean(value, known)}")
         return value
 
-    def filter(self) -> EventFilter:
-        """What the server leaves out."""
+    def columns(self, typed: TypedColumns | None) -> tuple[str, ...]:
+        """The columns to read, in their order: all of them, if none is named."""
+        every = tuple(COLUMNS) if typed is None else typed.names()
+        if self.text("columns") in (None, TYPED):
+            return every
+        named = self.listed("columns", (*COLUMNS, *NAMES, TYPED))
+        return tuple(dict.fromkeys(one for name in named for one in (NAMES if name == TYPED else (name,))))
+
+    def typed(self) -> TypedColumns | None:
+        """How values are made columns, if they are."""
+        schema, named = self.text("schema"), re.split(r"[\s,]+", self.text("columns") or "")
+        if schema is None and not {TYPED, *NAMES}.intersection(named):
+            for name in ("schemas", "upcasters"):
+                if self.text(name) is not None:
+                    raise Invalid(f"Option {name!r} goes with columns='typed', or with a schema like 'order.placed@2'.")
+            return None
+        said = self.text("schemas") or FOLDER
+        subscribed = self.subscription(needed=True)
+        schemas = SchemaSet.of_text(said) if said.startswith("{") else SchemaSet.in_folder(Path(said), subscribed.has)
+        return schemas.chosen(schema or TYPED, upcasters=self.listed_modules("upcasters"))
+
+    def listed_modules(self, name: str) -> tuple[str, ...]:
+        modules = tuple(part.strip() for part in (self.text(name) or "").split(",") if part.strip())
+        for module in modules:
+            if not all(part.isidentifier() for part in module.split(".")):
+                raise Invalid(f"Option {name!r} has {module!r}, expected modules like 'shop.upcasters'.")
+        return modules
+
+    def filter(self, typed: TypedColumns | None) -> EventFilter:
+        """What the server leaves out; events of other types where one is read by its schema."""
         if self.flag("pushdown", otherwise=False):
             raise Invalid(
                 "Option 'pushdown' is 'true', but Spark confuses the filters that it hands down: what one query leaves "
                 "out is missing in the next one on the same frame. Say what to read by options 'types', 'keys' and "
                 "'where': by these the server filters."
             )
-        return EventFilter(types=self.texts("types"), keys=self.texts("keys"), where=self.text("where"))
+        types = self.texts("types")
+        if typed is not None and typed.only is not None:
+            if types is not None:
+                raise Invalid("Options 'types' and 'schema' both say which types are read: say one of them.")
+            types = (typed.only,)
+        return EventFilter(types=types, keys=self.texts("keys"), where=self.text("where"))
 
     def texts(self, name: str) -> tuple[str, ...] | None:
         """Texts between commas, or a list in JSON."""

@@ -36,6 +36,7 @@ FAMILIES = (
     "reading",
     "pipeline",
     "files",
+    "typed",
     "streams",
     "relaying",
 )

@@ -18,8 +18,10 @@ from pyarrow.fs import FileSelector, PyFileSystem
 
 from django_events.exceptions import Refused
 from django_events.exporting.blanking import LEFT
+from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data, split
 from django_events.exporting.tables.table import (
+    COLUMNS,
     ERASED,
     EVENTS,
     INCARNATION,
@@ -32,8 +34,10 @@ from django_events.exporting.tables.table import (
     lost_mark,
     new_columns,
     other_kind,
+    refuse_other_values,
 )
 from django_events.exporting.writing import COMPARED, ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
+from django_events.reading.typed.columns import DATA
 
 DAY = pa.field("day", pa.date32())  # of `timestamp`, in UTC: Delta has no partitions that aren't columns
 WITH_DAY = SCHEMA.append(DAY)
@@ -46,11 +50,13 @@ class DeltaEvents:
     """A Delta table in a folder, or at an address that delta-rs knows."""
 
     kind = EVENTS
-    _schema = WITH_DAY
     _partitions: ClassVar = [DAY.name]
 
-    def __init__(self, place: str, topic: str, incarnation: str, *, allow_loss: bool = False) -> None:
+    def __init__(
+        self, place: str, topic: str, incarnation: str, *, allow_loss: bool = False, columns: FileColumns = PLAIN
+    ) -> None:
         self._place, self._topic, self._incarnation, self._allow_loss = place, topic, incarnation, allow_loss
+        self._columns = columns
         self._table = self._opened()
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
         self.lost_end = False
@@ -80,17 +86,25 @@ class DeltaEvents:
                 "Nothing was added. Take another folder, or remove that table: no export has added an event to it."
             )
 
-    def _shaped(self, events: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _shaped(self, events: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Events with the columns of the table."""
-        return _with_day(events)
+        return _with_day(events, schema)
+
+    def _shape_of(self, columns: FileColumns) -> pa.Schema:
+        """The columns of a table whose events have these."""
+        return WITH_DAY if columns.typed is None else columns.schema.append(DAY)
 
     def _append(self, events: Iterable[pa.RecordBatch], saying: CommitProperties) -> None:
         known = pa.schema(self._table.schema().to_arrow())
-        differs = bool(new_columns(known, self._place)) or len(known) > len(
-            self._schema
-        )  # another tool may add columns
+        columns, schema = self._columns, self._schema
+        # Another tool may add columns.
+        differs = bool(new_columns(known, self._place, columns)) or len(known) > len(schema)
+        if columns.typed is not None and DATA in known.names:
+            columns = columns.after(known.field(DATA).type, self._place)
+            schema = self._shape_of(columns)
         failed: list[BaseException] = []
-        source = pa.RecordBatchReader.from_batches(self._schema, _noted(self._shaped(events), failed))
+        batches = self._shaped(map(columns.conformed, events), schema)
+        source = pa.RecordBatchReader.from_batches(schema, _noted(batches, failed))
         try:
             write_deltalake(
                 self._table,
@@ -168,8 +182,15 @@ class DeltaEvents:
             raise Conflict(str(error)) from error
         return int(done["numFilesRemoved"] - done["numFilesAdded"])
 
+    def refuse_other_values(self) -> None:
+        refuse_other_values(self._table.metadata().configuration.get(COLUMNS), self._columns, self._place)
+
     def close(self) -> None:
         """Nothing is open between two calls."""
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return self._shape_of(self._columns)
 
     def _opened(self) -> DeltaTable:
         if not DeltaTable.is_deltatable(self._place):
@@ -184,6 +205,7 @@ class DeltaEvents:
                     description=DESCRIPTION.format(topic=self._topic),
                     configuration={
                         INCARNATION: self._incarnation,
+                        **({COLUMNS: self._columns.said} if self._columns.said else {}),
                         **({KIND: self.kind} if self.kind != EVENTS else {}),
                         "delta.dataSkippingStatsColumns": ",".join(COMPARED),
                         "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
@@ -276,10 +298,10 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _with_day(events: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _with_day(events: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for batch in events:
         days = pc.cast(pc.floor_temporal(batch["timestamp"].cast(pa.timestamp("us")), unit="day"), pa.date32())
-        yield pa.RecordBatch.from_arrays([*batch.columns, days], schema=WITH_DAY)
+        yield pa.RecordBatch.from_arrays([*batch.columns, days], schema=schema)
 
 
 def _noted(events: Iterator[pa.RecordBatch], failed: list[BaseException]) -> Iterator[pa.RecordBatch]:

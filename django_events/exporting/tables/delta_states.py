@@ -77,5 +77,5 @@ class DeltaStates(DeltaEvents):
         except CommitFailedError as error:
             raise Conflict(str(error)) from error
 
-    def _shaped(self, events: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _shaped(self, events: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         return iter(events)

@@ -8,7 +8,7 @@ when enough events wait, or when they have waited for long enough.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,18 +21,17 @@ from django_events.exceptions import EventsMissing, NotReady, Refused
 from django_events.exporting.erasing import Applied, Erasing
 from django_events.exporting.erasures import newest, refuse_older_database
 from django_events.exporting.export import BEGINNING, END, bytes_per_row, is_compacted, is_the_same, made_anew
+from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
 from django_events.exporting.local import Connections
 from django_events.exporting.locking import alone
 from django_events.exporting.tables.erasing import erase_in_table
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
-from django_events.exporting.writing import SCHEMA
 from django_events.reading import topics
 from django_events.reading.dsn import Connection, Dsn
 from django_events.reading.following import Follower
 from django_events.reading.offsets import Boundary
 from django_events.reading.ranges import Range
-from django_events.reading.rows import RangeReader
 from django_events.reading.topics import TopicLog
 
 FORMATS = ("delta", "iceberg")
@@ -73,6 +72,10 @@ class TableExport:
     erasing: Erasing | None = None
     upsert: bool = False
     deletes: tuple[str, ...] = ()  # with upsert: the types of events by which their key is gone
+    columns: Mapping[str, FileColumns] = field(default_factory=dict)  # of topics with typed ones
+
+    def columns_of(self, topic: str) -> FileColumns:
+        return self.columns.get(topic, PLAIN)
 
 
 @dataclass(kw_only=True)
@@ -139,7 +142,8 @@ class _Run:
     def open(self) -> None:
         """Make the tables that are not there yet."""
         for log in self._logs():
-            self._tables[log.name] = opened(self._wanted, log)
+            self._tables[log.name] = table = opened(self._wanted, log)
+            table.refuse_other_values()
 
     def close(self) -> None:
         self.summary.left_out = sum(table.left_out for table in self._tables.values())
@@ -294,12 +298,8 @@ class _Run:
     def _events(self, log: TopicLog, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The events of a range. If some are missing, an error at the end of it, so that nothing is committed."""
         self._rows = 0
-        reader = RangeReader(
-            dsn=self._dsn,
-            columns=tuple(SCHEMA.names),
-            fetch_size=FETCH_SIZE,
-            fail_on_data_loss=not self._wanted.allow_loss,
-        )
+        columns = self._wanted.columns_of(log.name)
+        reader = columns.reader(self._dsn, fetch_size=FETCH_SIZE, fail_on_data_loss=not self._wanted.allow_loss)
         with self._connections.one(self._dsn) as connection:
             for batch in reader.read_by(connection, Range(log.name, log.id, start, end)):
                 self._rows += batch.num_rows
@@ -321,6 +321,7 @@ class _Run:
 
 def opened(wanted: TableExport, log: TopicLog) -> EventTable:
     """The table of a topic, made if it isn't there."""
+    columns = wanted.columns_of(log.name)
     if wanted.format == "delta":
         from django_events.exporting.tables.delta import DeltaEvents
         from django_events.exporting.tables.delta_states import DeltaStates
@@ -328,11 +329,11 @@ def opened(wanted: TableExport, log: TopicLog) -> EventTable:
         known = (f"{wanted.path}/{log.name}", log.name, log.incarnation)
         if wanted.upsert:
             return DeltaStates(*known, deletes=wanted.deletes, allow_loss=wanted.allow_loss)
-        return DeltaEvents(*known, allow_loss=wanted.allow_loss)
+        return DeltaEvents(*known, allow_loss=wanted.allow_loss, columns=columns)
     from django_events.exporting.tables.iceberg import IcebergEvents, configured, in_folder
     from django_events.exporting.tables.iceberg_states import IcebergStates
 
     namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
     if wanted.upsert:
         return IcebergStates(namespace, log.name, log.incarnation, deletes=wanted.deletes, allow_loss=wanted.allow_loss)
-    return IcebergEvents(namespace, log.name, log.incarnation, allow_loss=wanted.allow_loss)
+    return IcebergEvents(namespace, log.name, log.incarnation, allow_loss=wanted.allow_loss, columns=columns)

@@ -24,8 +24,10 @@ from pyiceberg.transforms import DayTransform
 
 from django_events.exceptions import Invalid, Refused
 from django_events.exporting.blanking import blanked
+from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data
 from django_events.exporting.tables.table import (
+    COLUMNS,
     ERASED,
     EVENTS,
     INCARNATION,
@@ -38,8 +40,10 @@ from django_events.exporting.tables.table import (
     lost_mark,
     new_columns,
     other_kind,
+    refuse_other_values,
 )
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
+from django_events.reading.typed.columns import DATA
 
 NAMESPACE = "events"
 CATALOG = "catalog.db"
@@ -93,9 +97,17 @@ class IcebergEvents:
     kind = EVENTS
     _by_day = True
 
-    def __init__(self, namespace: Namespace, topic: str, incarnation: str, *, allow_loss: bool = False) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        topic: str,
+        incarnation: str,
+        *,
+        allow_loss: bool = False,
+        columns: FileColumns = PLAIN,
+    ) -> None:
         self._catalog, self._name, self._folder = namespace.catalog, (namespace.name, topic), namespace.folder
-        self._allow_loss = allow_loss
+        self._allow_loss, self._columns = allow_loss, columns
         self.lost_end = False
         self.left_out = 0
         try:
@@ -127,7 +139,11 @@ class IcebergEvents:
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
         self._make_ready()
-        table = pa.Table.from_batches(events, SCHEMA)
+        columns = self._columns
+        if columns.typed is not None:
+            columns = columns.after(self._table.schema().as_arrow().field(DATA).type, self.place)
+        schema = SCHEMA if columns.typed is None else columns.schema
+        table = pa.Table.from_batches(map(columns.conformed, events), schema)
         said = {INCARNATION: mark.incarnation, NEXT: str(mark.next)}
         self._commit(lambda change: change.append(table, snapshot_properties=self._saying(said)), said)
         self.lost_end = False
@@ -179,7 +195,7 @@ class IcebergEvents:
     def say_erased(self, number: int, mark: Mark) -> None:
         self._make_ready()
         said = {INCARNATION: mark.incarnation, NEXT: str(mark.next), ERASED: str(number)}
-        empty = SCHEMA.empty_table()
+        empty = self._schema.empty_table()
         self._commit(lambda change: change.append(empty, snapshot_properties=said), said)
 
     def columns(self) -> list[str]:
@@ -208,7 +224,7 @@ class IcebergEvents:
         """
         seen = self._seen()
         try:
-            if lacking := new_columns(self._table.schema().as_arrow(), self.place):
+            if lacking := new_columns(self._table.schema().as_arrow(), self.place, self._columns):
                 with self._table.update_schema() as update:
                     update.union_by_name(pa.schema(lacking))
             if any(self._table.properties.get(name) != value for name, value in NO_RETRIES.items()):
@@ -235,8 +251,15 @@ class IcebergEvents:
         said = self._saying(said)
         self._commit(lambda change: change.overwrite(merged, within, snapshot_properties=said), {})
 
+    def refuse_other_values(self) -> None:
+        refuse_other_values(self._table.properties.get(COLUMNS), self._columns, self.place)
+
     def close(self) -> None:
         self._catalog.close()
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return SCHEMA if self._columns.typed is None else self._columns.schema
 
     @property
     def place(self) -> str:
@@ -248,8 +271,9 @@ class IcebergEvents:
         except NoSuchTableError:
             pass
         with suppress(TableAlreadyExistsError, CommitFailedException):  # another run may have made it meanwhile
+            said = {COLUMNS: self._columns.said} if self._columns.said else {}
             kind = {KIND: self.kind} if self.kind != EVENTS else {}
-            self._make({**PROPERTIES, **kind, INCARNATION: incarnation})
+            self._make({**PROPERTIES, **kind, **said, INCARNATION: incarnation})
         return self._loaded()
 
     def _loaded(self) -> Table:
@@ -313,7 +337,7 @@ class IcebergEvents:
         return files
 
     def _make(self, properties: dict[str, str]) -> None:
-        making = self._catalog.create_table_transaction(self._name, SCHEMA, properties=properties)
+        making = self._catalog.create_table_transaction(self._name, self._schema, properties=properties)
         with making as change, change.update_spec() as update:
             update.add_field("timestamp", DayTransform(), "day")
 

@@ -11,19 +11,12 @@ from typing import Protocol
 import pyarrow as pa
 
 from django_events.exceptions import Refused
+from django_events.exporting.file_columns import PLAIN, FileColumns, told
 from django_events.exporting.writing import SCHEMA
-
-# Of a format's own names for what holds the same values.
-SAME = {
-    pa.large_string(): pa.string(),
-    pa.string_view(): pa.string(),
-    pa.large_binary(): pa.binary(),
-    pa.binary_view(): pa.binary(),
-    pa.timestamp("us", "+00:00"): pa.timestamp("us", "UTC"),
-}
-
+from django_events.reading.typed.evolution import evolved, plain
 
 INCARNATION = "django-events.incarnation"  # a property of the table
+COLUMNS = "django-events.columns"  # what its values are typed as, if they are
 NEXT = "django-events.next"  # what a commit calls its mark, where people and `mark()` look what happened
 ERASED = "django-events.erased"  # the same of the erasures that are applied
 KIND = "django-events.kind"  # a property of the table, where it isn't a table of events
@@ -65,6 +58,9 @@ class EventTable(Protocol):
 
         If `events` raises, nothing is added, and that error is raised.
         """
+
+    def refuse_other_values(self) -> None:
+        """Refused if the table has its values in other columns than those it was opened with."""
 
     def erased(self) -> int:
         """Up to which erasure rows are blanked, as `mark` has seen it; 0 if none was applied."""
@@ -121,17 +117,22 @@ def other_kind(place: str, kind: str) -> Refused:
     )
 
 
-def new_columns(known: pa.Schema, place: str) -> list[pa.Field]:
-    """Columns of events that a table lacks; Refused if one of its columns has another type."""
+def new_columns(known: pa.Schema, place: str, columns: FileColumns = PLAIN) -> list[pa.Field]:
+    """Columns of events that a table lacks, or of which it lacks fields; Refused if one has another type."""
     missing = []
-    for field in SCHEMA:
+    for field in SCHEMA if columns.typed is None else columns.schema:
         if field.name not in known.names:
             missing.append(field)
             continue
         there = known.field(field.name).type
-        if SAME.get(there, there) != field.type:
-            raise Refused(
-                f"Column {field.name!r} of {place} is {there}, and that of events is {field.type}: the type was "
-                "changed, and no table has both. Nothing was written. Change it back, or take another table."
-            )
+        if (both := evolved(there, field.type, field.name, place)) != plain(there):
+            missing.append(pa.field(field.name, both))
     return missing
+
+
+def refuse_other_values(said: str | None, columns: FileColumns, place: str) -> None:
+    """Refused if a table has its values in other columns than this run has: readers would find half of them."""
+    if (said or "") != columns.said:
+        raise Refused(
+            f"The values of {place} are {told(said or '')}. This run has them {told(columns.said)}. Take another place."
+        )

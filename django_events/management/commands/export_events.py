@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_events.management.databases import named
+from django_events.management.described import COLUMNS, file_columns
 from django_events.management.spark import ProgressLine, add_spark, dsn_of, explained, local, usage
 from django_events.phrases import duration
 from django_events.workers.loop import Exit
@@ -62,6 +63,17 @@ class Command(BaseCommand):
         parser.add_argument(
             "--catalog", metavar="NAME", help="Of Iceberg: a catalogue of PyIceberg; --to is a namespace."
         )
+        parser.add_argument(
+            "--columns", choices=COLUMNS, default="text", help="typed: values as columns, by the schemas of the topics."
+        )
+        parser.add_argument(
+            "--schema", metavar="TYPE@VERSION", help="Values of one type as columns, like order.placed@2."
+        )
+        parser.add_argument(
+            "--upcasters",
+            metavar="MODULES",
+            help="With --engine spark, modules that bring older versions to the newest.",
+        )
         parser.add_argument("--compact", action="store_true", help="Of a table: merge small files.")
         parser.add_argument(
             "--erase", action="store_true", help="Blank what was erased in the log since it was exported, too."
@@ -93,6 +105,21 @@ class Command(BaseCommand):
                 raise usage("--erase is for tables, and for folders with --engine local.")
             if threads is not None and (engine != LOCAL or threads < 1):
                 raise usage("--threads is at least 1." if engine == LOCAL else "--threads is for --engine local.")
+            is_typed = options["columns"] != "text" or options["schema"] is not None
+            if is_typed and options["format"] != "parquet":
+                raise usage("Typed columns are for --format parquet, and for tables.")
+            if options["schema"] is not None and engine != LOCAL:
+                raise usage("--schema is for --engine local, and for tables. Say --columns typed.")
+            if options["upcasters"] is not None and (engine == LOCAL or not is_typed):
+                raise usage(
+                    "--upcasters is for --columns typed with --engine spark: this process has those of the site."
+                )
+            typed = file_columns(
+                dict.fromkeys(topics),
+                columns=options["columns"],
+                schema=options["schema"],
+                upcasters=options["upcasters"],
+            )
             where = {"master": options["master"], "remote": options["remote"]}
             since = _place("--since", options["since"], topics) or BEGINNING
             until = _place("--until", options["until"], topics) or END
@@ -110,6 +137,7 @@ class Command(BaseCommand):
                 events_per_part=_at_least_one(options["part"]) or EVENTS_PER_PART,
                 resume=options["resume"],
                 allow_loss=options["allow_loss"],
+                columns=typed,
                 erasing=_erasing() if options["erase"] else None,
             )
             started = time.monotonic()
@@ -140,11 +168,13 @@ class Command(BaseCommand):
                 export_to_tables,
             )
 
-            for name in ("master", "remote", "resume", "threads"):
+            for name in ("master", "remote", "resume", "threads", "upcasters"):
                 if options[name]:
                     raise usage(f"--{name} is not for --format {options['format']}: this process writes tables.")
             if layout.parse_by(options["by"]) != ("day",):
                 raise usage("Tables are partitioned by day: leave --by out.")
+            if options["upsert"] and (options["columns"] != "text" or options["schema"] is not None):
+                raise usage("--upsert keeps values as text: leave --columns and --schema out.")
             if options["catalog"] and options["format"] != "iceberg":
                 raise usage("--catalog is for --format iceberg.")
             if options["follow"] and options["until"] is not None:
@@ -177,6 +207,7 @@ class Command(BaseCommand):
                 compact=options["compact"],
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
+                columns=file_columns(dict.fromkeys(topics), columns=options["columns"], schema=options["schema"]),
                 erasing=_erasing() if options["erase"] else None,
                 upsert=options["upsert"],
                 deletes=tuple(options["deletes"] or ()),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_events.management.databases import named
+from django_events.management.described import COLUMNS, columns_of_all
 from django_events.management.spark import add_spark, dsn_of, explained, local, usage
 from django_events.phrases import duration
 from django_events.workers.stopping import Stop, stop_on_signals
@@ -39,6 +40,14 @@ class Command(BaseCommand):
         parser.add_argument(
             "--allow-loss", action="store_true", help="Go on where retention has removed events before they were read."
         )
+        parser.add_argument(
+            "--columns", choices=COLUMNS, default="text", help="typed: values as columns, by the schemas of the topics."
+        )
+        parser.add_argument(
+            "--upcasters",
+            metavar="MODULES",
+            help="With --columns typed, modules that bring older versions to the newest.",
+        )
         add_spark(parser)
 
     def handle(self, *args: Any, topics: list[str], verbosity: int, **options: Any) -> None:
@@ -55,6 +64,11 @@ class Command(BaseCommand):
                 raise usage("--to-format needs --checkpoint PATH: there it keeps how far it is.")
             if options["start"] not in ("earliest", "latest"):
                 raise usage(f"--from is {options['start']!r}, expected earliest or latest.")
+            is_typed = options["columns"] != "text"
+            if is_typed and (to is None or options["format"] != "parquet"):
+                raise usage("--columns typed is for --to with --format parquet.")
+            if options["upcasters"] is not None and not is_typed:
+                raise usage("--upcasters goes with --columns typed.")
             where = {"master": options["master"], "remote": options["remote"]}
             wanted = Follow(
                 dsn=dsn_of(using),
@@ -71,6 +85,7 @@ class Command(BaseCommand):
                 most=options["most"],
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
+                columns=columns_of_all(topics, columns=options["columns"], upcasters=options["upcasters"]),
             )
             with (
                 session("stream_events", **where) as spark,

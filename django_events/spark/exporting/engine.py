@@ -36,7 +36,7 @@ class SparkEngine:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        seen = Observation()
+        seen, typed = Observation(), wanted.columns_of(part.topic).typed
         frame = (
             self._spark.read.format("django_events")
             .option("dsn", wanted.dsn)
@@ -44,6 +44,7 @@ class SparkEngine:
             .option("startingOffsets", f'{{"{part.topic}": {part.start}}}')
             .option("endingOffsets", f'{{"{part.topic}": {part.end}}}')
             .option("failOnDataLoss", str(not wanted.allow_loss).lower())
+            .options(**(typed.options() if typed else {}))
             .load()
             .drop("topic")
         )

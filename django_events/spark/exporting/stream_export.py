@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_events.exceptions import EventsMissing, Invalid, Refused
 from django_events.exporting.batches import Batches, Reached
+from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.journal import FOLDER
 from django_events.exporting.layout import folders
 from django_events.exporting.locking import alone
@@ -51,6 +52,7 @@ class Follow:
     most: int | None = None
     consumer: str | None = None
     allow_loss: bool = False
+    columns: FileColumns = PLAIN
 
 
 class Following:
@@ -91,6 +93,9 @@ def following(spark: "SparkSession", wanted: Follow) -> Iterator[Following]:
     with alone(Dsn(wanted.dsn), wanted.path) as lock:
         journal = Batches(storage_of(spark, wanted.path), wanted.path)
         journal.refuse_other_way(wanted.format, wanted.by)
+        journal.values.refuse_other(wanted.columns.said, is_new=journal.is_new)
+        if wanted.columns.typed is not None:
+            journal.values.after("", wanted.columns, wanted.path)
         if journal.is_new and not wanted.allow_loss:
             _refuse_used(spark, wanted)
         logs = _logs(wanted, journal)
@@ -147,6 +152,8 @@ def _started(spark: "SparkSession", wanted: Follow, write: "_Files | None") -> "
         "startingOffsets": wanted.start,
         "failOnDataLoss": str(not wanted.allow_loss).lower(),
     }
+    if wanted.columns.typed is not None:
+        options |= wanted.columns.typed.options()
     if wanted.most is not None:
         options["maxOffsetsPerTrigger"] = str(wanted.most)
     if wanted.consumer is not None:

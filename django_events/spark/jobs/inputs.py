@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from django_events.exceptions import Invalid
 from django_events.reading.columns import COLUMNS
+from django_events.reading.typed.columns import DATA, RESCUED, UNNAMED
 from django_events.spark.jobs.registry import Job
 from django_events.spark.reading.schema import struct
 
@@ -51,6 +54,8 @@ class Inputs:
         # JSON doesn't say what its columns are; an object in place of a text is taken as its text then.
         reader = self.spark.read if kind != "json" else self.spark.read.schema(struct(COLUMNS))
         frame = reader.format(kind).options(**(JSON if kind == "json" else {})).load(path)
+        if "value" not in frame.columns and {DATA, RESCUED} <= set(frame.columns):
+            frame = frame.withColumn("value", _as_text(frame))
         if missing := [name for name in columns if name not in frame.columns]:
             raise Invalid(
                 f"The files in {path!r} have no column {', '.join(map(repr, missing))}, expected those of events: "
@@ -63,3 +68,14 @@ class Inputs:
         named = f.regexp_extract("path", ENDING, 1).alias("format")
         other = found.select(named).where("format <> ''").first()
         return other["format"] if other else "parquet"
+
+
+def _as_text(frame: DataFrame) -> Column:
+    """The values of files with typed columns as JSON again: of all types, those of one are a field of `data`."""
+    data: Any = frame.schema[DATA].dataType
+    named = f.regexp_replace("type", UNNAMED, "_")
+    if not isinstance(data, StructType):  # what has no columns is JSON already
+        return f.coalesce(f.col(RESCUED), f.col(DATA))
+    kinds = [field.name for field in data.fields if isinstance(field.dataType, StructType)]
+    parts = [f.when(named == name, f.to_json(f.col(f"{DATA}.`{name}`"))) for name in kinds]
+    return f.coalesce(f.col(RESCUED), *parts, f.to_json(DATA))

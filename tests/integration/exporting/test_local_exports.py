@@ -22,6 +22,7 @@ from django_events.exporting import local, writing
 from django_events.exporting.parts import Parts
 from django_events.exporting.storage import OfDisk
 from django_events.models import Event
+from django_events.reading.rows import RangeReader
 from tests.spark.test_batch import HOSTILE, drop_first_segment, publish, stored
 from tests.spark.test_export import part_of, plan, url
 from tests.spark.test_streaming import make_anew
@@ -194,7 +195,7 @@ def test_a_lock_that_is_lost_while_threads_write_notes_nothing(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     topic = log(*(Draft(value=n) for n in range(500)))
-    read_by = local.RangeReader.read_by
+    read_by = RangeReader.read_by
 
     def read_without_lock(*arguments: Any) -> Any:
         with connection.cursor() as cursor:
@@ -207,7 +208,7 @@ def test_a_lock_that_is_lost_while_threads_write_notes_nothing(
         yield from read_by(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(local.RangeReader, "read_by", read_without_lock)
+        patched.setattr(RangeReader, "read_by", read_without_lock)
         with pytest.raises(CommandError, match=r"and with it the lock on .* Run it again") as raised:
             run(topic, "--to", tmp_path, "--threads", 1)
     assert raised.value.returncode == 1

@@ -1,0 +1,105 @@
+"""Followers that write typed columns, killed, frozen or without their lock, while a newer deploy adds columns."""
+
+import json
+import random
+import signal
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError
+from pydantic import BaseModel
+
+from django_events import Draft, schema
+from django_events.management.spark import LOCKED
+from tests.faults.test_exports import HOW, started
+from tests.integration.exporting.test_typed_exports import declared, export, rows
+from tests.spark.rivals import end_locks, held
+from tests.spark.test_batch import stored
+from tests.support.processes import wait_until
+
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.timeout(600)]
+
+EVENTS, PER_COMMIT = 3_000, 250
+
+
+@schema("counted")
+class CountedSince(BaseModel):
+    """As the newer deploy has it."""
+
+    n: int
+    share: Decimal
+    parts: list[dict[str, int]] = []
+    note: str | None = None
+
+
+def draft(n: int) -> Draft:
+    value: dict[str, Any] = {"n": n, "share": f"{n}.50", "parts": [{"a": n}]}
+    if n % 7 == 0:
+        value["n"] = f"no number: {n}"
+    if n % 5 == 0:
+        value["note"] = f"for the newer deploy: {n}"
+    return Draft(value=value, type="counted" if n % 11 else "other")
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.requirement("X15")
+@pytest.mark.requirement("X9")
+@pytest.mark.parametrize("round", [pytest.param(n, marks=pytest.mark.slow) if n < len(HOW) else n for n in range(12)])
+def test_each_event_is_in_the_columns_once(
+    log: Callable[..., Any], tmp_path: Path, kind: str, round: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*map(draft, range(EVENTS)))
+    rng, how, out = random.Random(round), HOW[round % len(HOW)], tmp_path / "out"
+    words = ("--part", str(PER_COMMIT), "--columns", "typed")
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.support.typed_settings")
+    following = (topic, "--to", out, *words, "--follow", "--every", "0.1", "--format", kind)
+    with started(*following, said=tmp_path / "said") as first:
+        enough = rng.randrange(1, EVENTS // PER_COMMIT)
+        wait_until(lambda: first.poll() is not None or len(list(out.rglob("*.parquet"))) >= enough)
+        for _ in range(rng.randrange(200)):
+            held()
+        if how == "killed":
+            first.kill()
+            first.wait(60)
+            wait_until(lambda: not held(), what="the end of the killed run's lock")
+        else:
+            if how == "frozen":
+                first.send_signal(signal.SIGSTOP)
+            end_locks()
+        said = tried(kind, topic, out, *words)
+        if how == "frozen":
+            first.send_signal(signal.SIGCONT)
+        first.wait(120)
+        assert said in ("", LOCKED) or "has taken" in said
+        code, said = first.returncode, (tmp_path / "said").read_text()
+    assert code == (-signal.SIGKILL if how == "killed" else 1), said
+    assert "Traceback" not in said
+
+    assert tried(kind, topic, out, *words) == ""
+    found = rows(kind, out)
+    assert [row["offset"] for row in found] == [*range(1, EVENTS + 1)]
+    for row, known in zip(found, stored(topic), strict=True):
+        said_by_it = json.loads(known["value"])
+        if row["rescued"] is None:
+            told = row["data"]["counted"]
+            assert (told["n"], told["share"]) == (said_by_it["n"], Decimal(said_by_it["share"]))
+            assert (told.get("note"), [dict(one) for one in told["parts"]]) == (
+                said_by_it.get("note"),
+                said_by_it["parts"],
+            )
+        else:
+            assert row["rescued"] == known["value"]
+            assert known["type"] == "other" or not said_by_it.keys() <= {"n", "share", "parts"} or row["data"]
+
+
+def tried(kind: str, topic: Any, out: Path, *words: str) -> str:
+    """Run it with the newer code, and return what it says if it is refused."""
+    try:
+        with declared(CountedSince):
+            export(kind, topic, out, *words)
+    except CommandError as error:
+        return str(error)
+    return ""
