@@ -37,6 +37,7 @@ REPLACED = {
     "Database": "of a connection that a probe has for itself: psycopg with a limit of time",
     "MigrationAutodetector": "django-pgtrigger does the same, and Django has one of these for each command",
     "args": "what an error says, without a row's values",
+    "auto_decode": "documented: of a channel of amqp, whose connection does not pass it on; bodies are bytes",
     "autodetector": "documented for subclasses of the command; with any command, captures wait for their topic",
     "blocked_by": "what an error of the database that waited for a lock says beside its message",
     "call_soon_threadsafe": "of the loop that runs a handler, while it runs: a fork in it would tell a dead loop",
