@@ -61,6 +61,7 @@ _HOMES = {
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
     "queue": "django_events.declarations",
+    "log_source": "django_events.bridges.log_source",
     "redis_source": "django_events.bridges.redis_source",
     "redis_stream": "django_events.bridges.redis_streams",
     "relay": "django_events.declarations",
@@ -110,6 +111,7 @@ __all__ = [
     "jetstream_source",
     "kafka",
     "listen",
+    "log_source",
     "outbox",
     "projection",
     "publish",
@@ -133,6 +135,7 @@ if TYPE_CHECKING:
     from django_events.bridges.jetstream import jetstream
     from django_events.bridges.jetstream_source import jetstream_source
     from django_events.bridges.kafka import kafka
+    from django_events.bridges.log_source import log_source
     from django_events.bridges.redis_source import redis_source
     from django_events.bridges.redis_streams import redis_stream
     from django_events.bridges.sources import InboxMessage

@@ -70,7 +70,7 @@ def test_every_public_name_is_what_it_says():
         *("outbox", "projection", "publish", "publish_many", "queue", "rollup", "schema", "shard_of", "suppress"),
         *("topic", "upcaster"),
         *("jetstream", "kafka", "redis_stream", "relay"),
-        *("inbox", "jetstream_source", "redis_source"),
+        *("inbox", "jetstream_source", "log_source", "redis_source"),
     }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions
     assert isinstance(django_events.UNSET, Unset)

@@ -45,11 +45,13 @@ def _relays(using: str) -> list[dict[str, Any]]:
 
 def _inboxes(using: str) -> list[dict[str, Any]]:
     declared = {one.name for one in declarations.inboxes}
+    kept = {one.name for one in declarations.inboxes.mirrors.values()}
     return [
         {
             "inbox": row.name,
             "topic": row.topic.name,
             "source": row.source,
+            "keeps_ids": bool(row.topic.mirror_of) and row.name in kept,
             "position": row.position,
             "lag": row.lag,
             "taken": row.taken,

@@ -44,7 +44,7 @@ from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
-KINDS = ("publisher", "consumer", "claimer", "operator", "reader", "sink")
+KINDS = ("publisher", "consumer", "claimer", "operator", "reader", "sink", "mirror")
 PASSWORD = "for-a-test"
 ONCE = Backoff(attempts=1)
 
