@@ -139,6 +139,7 @@ class LogReader:
                 f"The inbox has taken in events of {', '.join(places)}, and is declared for {self._source.topic!r} "
                 f"now. {self._anew}"
             )
+        self._forget_notices()
         about = self._proved(place)
         for _ in range(LOOKED_AGAIN):
             if about.last == place["id"]:
@@ -196,6 +197,14 @@ class LogReader:
         if connection is not None:
             with suppress(Exception):
                 connection.pgconn.finish()  # without a word to a server that may not listen
+
+    def _forget_notices(self) -> None:
+        """Those that came while batches were read are about what is read now: they would wake it once for each."""
+        if self._listens:
+            with self._said():
+                assert self._connection is not None  # noqa: S101
+                for _ in self._connection.notifies(timeout=0):
+                    pass
 
     def _listen(self) -> None:
         """A standby takes no LISTEN, and behind a pooler it is of no use: then the log is looked at once in a while."""

@@ -49,7 +49,7 @@ class Sites:
         assert ended.returncode == 0, ended.stderr
         self.connection = psycopg.connect(here.url, autocommit=True)
         self.sent = 0
-        shop.start("run_transfer")
+        self.move()
         if ids == "new":
             here.start("run_transfer")
 
@@ -62,6 +62,11 @@ class Sites:
             cursor.execute(granted.stdout)
             cursor.execute("CREATE ROLE mirror_login LOGIN PASSWORD 'of-the-mirror' IN ROLE mirror_role")
         return {"user": "mirror_login", "password": "of-the-mirror"}
+
+    def move(self) -> None:
+        """Start the shop's transfer, which is at work when this returns: one that finds no server at first ends."""
+        process = self.shop.start("run_transfer")
+        self.shop.wait_until(lambda: READY in self.shop.said(process), what="a transfer that is ready")
 
     def worker(self, *, by_proxy: bool = False, to_database_by_proxy: bool = False) -> "subprocess.Popen[str]":
         """Start one, which is at work when this returns."""
@@ -93,7 +98,11 @@ class Sites:
                 self.proxy.come_back()
             return self.taken() == self.sent
 
-        self.here.wait_until(is_done, what="all events taken in")
+        try:
+            self.here.wait_until(is_done, what="all events taken in")
+        except AssertionError as error:
+            error.add_note(f"the shop: {self.shop.log_of('run_transfer')[-2_000:]}")
+            raise
 
     def logged(self) -> list[tuple[Any, ...]]:
         return self.connection.execute(LOG).fetchall()
@@ -222,14 +231,14 @@ def test_a_source_that_is_restored_from_a_backup_is_said(sites: Sites):
     sites.wait_until_taken()
     sites.shop.end()
     _copy_database(sites.server, "shop", "backup")
-    sites.shop.start("run_transfer")
+    sites.move()
     sites.send(30)
     sites.wait_until_taken()
     sites.shop.end()
     _copy_database(sites.server, "backup", "shop")
     assert worker.poll() is None
     sites.here.wait_until(lambda: "ends at 30" in sites.here.log_of("run_inbox"), what="a shorter log")
-    sites.shop.start("run_transfer")
+    sites.move()
     before = sites.logged()
     sites.send(60)
     sites.here.wait_until(lambda: "is another one than the one" in sites.here.log_of("run_inbox"), what="another event")

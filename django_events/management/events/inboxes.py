@@ -83,7 +83,12 @@ def inbox(
         raise wrong_usage("With restart, and only then, say where: --from beginning, --from end, or an id.")
     if action == "restart" and start is not None:
         restart_inbox(name, start=start, reason=reason, by=by, dry_run=not execute, using=using)
-        told = f"begins anew from {start}: what it takes in a second time is published a second time"
+        is_mirror = name in {one.name for one in declarations.inboxes.mirrors.values()}
+        told = (
+            f"goes on from {start}, if the log of the topic ends there or has no events"
+            if is_mirror
+            else f"begins anew from {start}: what it takes in a second time is published a second time"
+        )
     else:
         remove_inbox(name, reason=reason, by=by, dry_run=not execute, using=using)
         told = "is removed"

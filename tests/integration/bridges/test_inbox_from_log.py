@@ -1,14 +1,17 @@
 """Inboxes from the log of another site, as new events. The source is another topic of the same database."""
 
+import pgtrigger
 import pytest
 from django.core.management import call_command
 from django.db import connection
 
 from django_events import Draft, declarations, log_source, publish, publish_many, redis_source
 from django_events.bridges import log_reader
-from django_events.checks import check_inboxes
+from django_events.checks import check_captures, check_inboxes, check_outboxes
 from django_events.models import Event, Inbox, Topic
 from django_events.operations import erase, remove_topic, restart_inbox
+from django_events.publishing.capture import Capture
+from django_events.publishing.model_signals import publishers
 from django_events.statements import log_table
 from django_events.testing import published
 from tests.integration.bridges.test_mirrors import compact, cut
@@ -212,3 +215,20 @@ def test_bridges_shows_it(there, things, make_inbox, shop, capsys):
     take_in(make_inbox(things, source=SOURCE))
     call_command("events", "bridges")
     assert "shop there" in capsys.readouterr().out
+
+
+def test_captures_and_outboxes_of_a_mirror_are_said():
+    outboxes = {publisher.outbox.topic for publisher in publishers()}
+    captures = {one.declared.topic for _, one in pgtrigger.registered() if isinstance(one, Capture)}
+    mirrors = [
+        declarations.inbox(topic, name=f"{topic}-in", source=SOURCE, keep_ids=True) for topic in outboxes | captures
+    ]
+    try:
+        said = [one.msg for one in (*check_outboxes(), *check_captures())]
+    finally:
+        for one in mirrors:
+            declarations.inboxes.discard(one)
+    for what in ["An @outbox"] * bool(outboxes) + ["A capture()"] * bool(captures):
+        assert any(one.startswith(what) and "is a mirror of shop there" in one for one in said)
+    assert captures
+    assert not [one for one in (*check_outboxes(), *check_captures()) if "mirror" in one.msg]
