@@ -172,8 +172,8 @@ class LogReader:
             ]
         rows = None
         if self._copies:
-            absent = min(after.compacted_until, end) if len(batch.ids) < end - begin else 0
-            absent = max(absent, begin if gone else 0)
+            # Also where nothing is missing: numbers of partitions go on from what compaction has left up to there.
+            absent = min(after.compacted_until, end) if begin < after.compacted_until else begin if gone else 0
             rows = CopiedRows(batch.rows, begin, end, partitions, batch.partitions, absent)
         passed = Passed({self._source.topic: self._place(end, after)}, after.last - end, rows)
         return Found(batch.messages, gone, about.last - begin, passed)
@@ -218,14 +218,13 @@ class LogReader:
 
     # --- what is asked
 
-    def _about(self, *ids: int) -> About:
-        """How the log is now, with the times of these events."""
+    def _about(self, *ids: int, known: int = 0) -> About:
+        """How the log is now, with the times of these events. Its end is not below an id that is known to be there."""
         for _ in range(2):
             if not self._topic_id:
                 self._topic_id = self._found()
-            rows = self._fetch(
-                SQL.about.on(log=log_table(self._topic_id), topic_id=self._topic_id), ids=[one for one in ids if one]
-            )
+            asked = SQL.about.on(log=log_table(self._topic_id), topic_id=self._topic_id, known=known)
+            rows = self._fetch(asked, ids=[one for one in ids if one])
             for incarnation, partitions, layouts, floor, compacted, last, times in rows:
                 divided = [(first, count) for first, count in json.loads(layouts)] or [(1, partitions)]
                 return About(incarnation, divided, floor, compacted, last, json.loads(times))
@@ -315,7 +314,7 @@ class LogReader:
 
     def _proved(self, place: dict[str, Any], *ids: int) -> About:
         """How the log is now; SourceUnavailable if a place isn't one of it."""
-        about = self._about(place["id"], *ids)
+        about = self._about(place["id"], *ids, known=place["id"])
         if about.incarnation != place["incarnation"]:
             raise SourceUnavailable(
                 f"The topic {self._named} is another one than that of which the inbox has taken in up to "

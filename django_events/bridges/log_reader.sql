@@ -12,11 +12,12 @@ SELECT t.id FROM django_events_topic AS t WHERE t.name = %(topic)s
 -- The log is looked at before the head: read the other way round, the floor would be too low where segments are dropped
 -- in between. The times of events prove later that they are the same: a server that lost its last events gives their ids to
 -- others.
--- Answers with nothing if the topic is gone. Parameters: ids (of events). Literals: topic_id. Identifiers: log.
+-- Answers with nothing if the topic is gone. Parameters: ids (of events). Literals: topic_id, known (an id that the log is
+-- believed to have, so that the planner opens the newest segments only). Identifiers: log.
 -- Relies on: the primary keys of the log, of django_events_topic and of django_events_topichead.
 WITH log AS MATERIALIZED (
     SELECT
-        (SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} ORDER BY e.id DESC LIMIT 1) AS last_id,
+        (SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id >= {known} ORDER BY e.id DESC LIMIT 1) AS last_id,
         (
             SELECT jsonb_object_agg(e.id, concat_ws(' ', extract(epoch FROM e.logged_at), extract(epoch FROM e.published_at)))
             FROM {log} AS e

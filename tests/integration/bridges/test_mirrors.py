@@ -219,6 +219,25 @@ def test_what_was_compacted_is_no_loss(make_topic, make_inbox, shop):
     assert_proved()
 
 
+@pytest.mark.parametrize("compacts", [True, False])
+def test_consumers_read_what_compaction_has_left_in_partitions(make_topic, make_inbox, make_consumer, shop, compacts):
+    there = make_topic("there", segment_size=100, compact=True, partitions=3)
+    here = make_topic("here", segment_size=100, compact=compacts, partitions=3)
+    seen = []
+    stream = make_consumer(here, handler=lambda event: seen.append(event.id), name="stream", transactional=False)
+    publish_many(there, [Draft(value=n, key=str(n % 40 if n < 200 else n % 7)) for n in range(450)])
+    transfer_all()
+    compact(there)
+    mirror = make_inbox(here, **MIRROR, batch_size=10)
+    with live(mirror) as worker, closing(Stop()) as stop:
+        while worker.work(stop):
+            serve_due(stream)
+    assert row().lag == 0
+    assert sorted(seen) == [one[0] for one in rows_of("there")]
+    assert lag(stream) == 0
+    assert_proved()
+
+
 def test_ids_that_are_all_compacted_are_passed(make_topic, make_inbox, shop, monkeypatch):
     monkeypatch.setattr(log_reader, "WINDOW", 20)
     there, here = make_topic("there", segment_size=100, compact=True), make_topic("here", segment_size=100)
