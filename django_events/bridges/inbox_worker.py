@@ -188,11 +188,14 @@ class InboxWorker:
             return take_in(self.using, row, self._topic, intake)
         try:
             return copy_in(self.using, row, self._log, intake)
-        except (DatabaseError, EventsError) as error:
+        except EventsError:
             self._log.forget()
-            if intake.rows is None or not isinstance(error, DatabaseError) or not sql.kind_of(error).of_log:
-                raise
-            if not self._log.quarantined(intake.rows):
+            raise
+        except DatabaseError as error:
+            self._log.forget()
+            kind = sql.kind_of(error)
+            was_dropped = kind is sql.ErrorKind.NO_SEGMENT  # by retention, which has cut the last segment
+            if not was_dropped and not (kind.of_log and intake.rows is not None and self._log.quarantined(intake.rows)):
                 raise
         return copy_in(self.using, row, self._log, intake)
 

@@ -96,7 +96,7 @@ class MirroredLog:
                 f"{self.topic!r} here into {partitions}: declare it with partitions={came.partitions}, and run: "
                 f"manage.py migrate --database {self.using}"
             )
-        if topic.compact and came.after > end and came.rows:
+        if topic.compact and came.after > end:
             raise Refused(
                 f"Topic {self.topic!r} is compacted here, and the events from {end + 1} to {came.after} are gone: its "
                 "consumers couldn't tell what is missing. Declare it without compact=True, or begin anew: "
@@ -135,14 +135,20 @@ class MirroredLog:
 
     def _topic(self) -> models.Topic:
         if self._row is None:
-            self._row = models.Topic.objects.using(self.using).select_related("head").get(name=self.topic)
+            topics = models.Topic.objects.using(self.using).select_related("head")
+            self._row = topics.filter(name=self.topic).first()
+        if self._row is None:
+            raise self._removed()
         return self._row
+
+    def _removed(self) -> Refused:
+        return Refused(f"Topic {self.topic!r} was removed. Run: manage.py migrate --database {self.using}")
 
     def _locked(self) -> models.Topic:
         topic = self._topic()
         if not sql.fetch(self.using, sql.shared.lock_head, topic_id=topic.pk):
             self.forget()
-            raise Refused(f"Topic {self.topic!r} was removed. Run: manage.py migrate --database {self.using}")
+            raise self._removed()
         return topic
 
     def _end(self, topic: models.Topic) -> tuple[int, int]:
@@ -162,10 +168,7 @@ class MirroredLog:
         begin = TOPIC_ID.pack(count_of + 1, 4, topic_id)
         # Django leaves the errors of a COPY as the driver's: a caller expects them as Django's.
         with connection.wrap_database_errors, connection.cursor() as cursor, cursor.copy(SQL.copy.text) as copying:
-            copying.write(HEADER)
-            for row in rows:
-                copying.write(begin + row[FIELDS.size :])
-            copying.write(TRAILER)
+            copying.write(b"".join([HEADER, *(begin + row[FIELDS.size :] for row in rows), TRAILER]))
 
 
 def _id_of(row: bytes) -> int:

@@ -32,7 +32,7 @@ LOG = (
     " FROM django_events_event AS e JOIN django_events_topic AS t ON t.id = e.topic_id"
     " WHERE t.name = 'letters' ORDER BY e.id"
 )
-KINDS = [pytest.param("kept", marks=pytest.mark.quick), "new"]
+KINDS = ["kept", "new"]
 
 
 class Sites:
@@ -182,7 +182,7 @@ def test_who_froze_with_a_question_on_its_way_takes_in_nothing_twice(sites: Site
     sites.check()
 
 
-@pytest.mark.parametrize("sites", ["kept", "new"], indirect=True)
+@pytest.mark.parametrize("sites", KINDS, indirect=True)
 @pytest.mark.parametrize("lost", ["answer", "commit", "strand"])
 def test_a_commit_whose_answer_is_lost_is_one_commit(sites: Sites, lost: str):
     sites.worker(to_database_by_proxy=True)
@@ -203,7 +203,7 @@ def test_a_commit_whose_answer_is_lost_is_one_commit(sites: Sites, lost: str):
     sites.check()
 
 
-@pytest.mark.parametrize("sites", ["kept", "new"], indirect=True)
+@pytest.mark.parametrize("sites", KINDS, indirect=True)
 def test_a_source_that_is_killed_and_a_network_that_is_silent_are_waited_for(sites: Sites):
     sites.worker(by_proxy=True)
     sites.send(20)
@@ -301,7 +301,7 @@ def _rounds(sites: Sites, rounds: int, dice: random.Random) -> None:
     sites.check()
 
 
-@pytest.mark.parametrize("sites", ["kept", "new"], indirect=True)
+@pytest.mark.parametrize("sites", KINDS, indirect=True)
 @pytest.mark.parametrize("seed", range(3))
 def test_thirty_rounds_of_trouble(sites: Sites, seed: int):
     _rounds(sites, 30, random.Random(seed))

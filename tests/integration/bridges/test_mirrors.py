@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from django.conf import settings
 from django.core.management import call_command
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, connection, transaction
 from django.test import override_settings
 from psycopg.conninfo import make_conninfo
 
@@ -26,7 +26,7 @@ from django_events import (
 from django_events.bridges import log_reader
 from django_events.bridges.inbox_worker import InboxWorker
 from django_events.exceptions import Refused
-from django_events.log import compaction
+from django_events.log import compaction, segments
 from django_events.maintaining.expiring import expire
 from django_events.models import Event, Inbox, Topic, TopicHead
 from django_events.observing.lag import standings
@@ -123,6 +123,25 @@ def test_nothing_is_published_to_a_mirror(there, here, mirror):
         ):
             with pytest.raises(DatabaseError, match='"here" is a mirror of shop there'):
                 cursor.execute(statement)
+
+
+def test_a_refused_publish_leaves_the_transaction_of_its_caller_alone(there, here, mirror):
+    with transaction.atomic():
+        with pytest.raises(Refused, match="mirror of shop there"):
+            publish("here", 1)
+        publish("there", 2)
+    transfer_all()
+    assert log_values(there) == [2]
+
+
+def test_code_that_does_not_declare_the_mirror_is_refused_by_the_database(there, here, mirror):
+    declarations.inboxes.discard(mirror)
+    for refused in (lambda: publish("here", 1), lambda: publish_many("here", [Draft(value=1)])):
+        with pytest.raises(Refused, match=r"(?s)mirror of shop there.*only be rolled back"):
+            refused()
+    with pytest.raises(Exception, match="mirror of shop there"), BufferedWriter("here") as writer:
+        writer.publish(1)
+    assert log_values(here) == []
 
 
 def test_a_topic_that_is_no_mirror_any_more_goes_on_by_itself(there, here, mirror):
@@ -362,6 +381,34 @@ def test_a_filter_of_a_queue_that_fails_stops_the_queue_and_not_the_mirror(there
     assert states["broken"] == "stopped"
     assert states["sound"] != "stopped"
     assert pending(sound) == [1]
+
+
+def test_a_segment_that_retention_has_cut_meanwhile_is_made_anew(there, here, mirror):
+    """The worker believes in room that isn't there any more."""
+    with live(mirror) as worker:
+        send(there, *range(10))
+        turns(worker)
+        with transaction.atomic():
+            topic = Topic.objects.select_related("head").get(name="here")
+            TopicHead.objects.select_for_update().get(topic=topic)
+            topic.segment_size = 30
+            segments.cut("default", topic, last_id=10)
+        send(there, *range(10, 90))
+        turns(worker)
+    assert rows_of("here") == rows_of("there")
+    assert row().error == ""
+    assert_proved()
+
+
+def test_a_compacted_mirror_does_not_go_on_without_events(there, make_topic, make_inbox, shop):
+    here = make_topic("here", partitions=3, segment_size=100, compact=True)
+    mirror = make_inbox(here, **MIRROR, expired="skip")
+    send(there, *range(10))
+    take_in(mirror)
+    send(there, *range(10, 350))
+    cut(there, 200)
+    take_in(mirror)
+    assert "compacted here, and the events from 11 to 200 are gone" in row().error
 
 
 def test_queues_get_a_delivery_of_each_event(there, here, mirror, make_queue):
