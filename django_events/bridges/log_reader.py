@@ -158,7 +158,8 @@ class LogReader:
         batch = self._copied(begin, upper, most) if self._copies else self._messages(begin, upper, most, place)
         end = batch.ids[-1] if batch.is_cut else upper
         after = self._proved(place, end)
-        if after.floor > begin:
+        is_whole = not self._source.filtered and len(batch.ids) == end - begin
+        if after.floor > begin and not is_whole:
             return after
         if not self._source.filtered:
             self._refuse_gaps(begin, end, batch.ids, after)
@@ -175,7 +176,10 @@ class LogReader:
             # Also where nothing is missing: numbers of partitions go on from what compaction has left up to there.
             absent = min(after.compacted_until, end) if begin < after.compacted_until else begin if gone else 0
             rows = CopiedRows(batch.rows, begin, end, partitions, batch.partitions, absent)
-        passed = Passed({self._source.topic: self._place(end, after)}, after.last - end, rows)
+        reached = self._place(end, after)
+        if batch.messages and batch.ids[-1] == end:
+            reached = batch.messages[-1].place
+        passed = Passed({self._source.topic: reached}, after.last - end, rows)
         return Found(batch.messages, gone, about.last - begin, passed)
 
     def wait(self, places: Places, seconds: float) -> None:

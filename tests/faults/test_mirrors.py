@@ -68,11 +68,13 @@ class Sites:
         process = self.shop.start("run_transfer")
         self.shop.wait_until(lambda: READY in self.shop.said(process), what="a transfer that is ready")
 
-    def worker(self, *, by_proxy: bool = False, to_database_by_proxy: bool = False) -> "subprocess.Popen[str]":
+    def worker(
+        self, *, by_proxy: bool = False, to_database_by_proxy: bool = False, pooler: str = ""
+    ) -> "subprocess.Popen[str]":
         """Start one, which is at work when this returns."""
         port = self.proxy.port if by_proxy else urlsplit(self.shop.url).port
         self.here.variables["MIRROR_BROKERS"] = json.dumps({"shop": {**self.options, "port": port}})
-        self.here.variables["DATABASE_URL"] = self.database.url if to_database_by_proxy else self.here.url
+        self.here.variables["DATABASE_URL"] = pooler or (self.database.url if to_database_by_proxy else self.here.url)
         process = self.here.start("run_inbox", "received", "--skip-checks")
         self.here.wait_until(lambda: READY in self.here.said(process), what="a worker that is ready")
         return process
@@ -220,6 +222,17 @@ def test_a_source_that_is_killed_and_a_network_that_is_silent_are_waited_for(sit
     sites.proxy.come_back()
     sites.wait_until_taken()
     assert "of-the-mirror" not in sites.here.log_of("run_inbox")
+
+    sites.check()
+
+
+@pytest.mark.parametrize("sites", KINDS, indirect=True)
+def test_a_pooler_may_be_in_between(sites: Sites, pooler: str):
+    twins = [sites.worker(pooler=pooler), sites.worker(pooler=pooler)]
+    for _ in range(5):
+        sites.send(30)
+        sites.wait_until_taken()
+    assert all(twin.poll() is None for twin in twins)
 
     sites.check()
 

@@ -120,6 +120,21 @@ def test_expired_events_are_counted(there, things, make_inbox, shop):
     assert row().gone == 199
 
 
+def test_what_retention_removes_while_a_filter_reads_is_counted(there, things, make_inbox, shop, monkeypatch):
+    read, left = log_reader.LogReader._messages, [there]
+
+    def interrupted(reader, *arguments):
+        found = read(reader, *arguments)
+        if left:
+            cut(left.pop(), 200)
+        return found
+
+    send(there, *range(250), type="a")
+    monkeypatch.setattr(log_reader.LogReader, "_messages", interrupted)
+    take_in(make_inbox(things, source=log_source("there", broker="shop", types=["a"]), expired="skip"))
+    assert (values(things), row().gone) == (list(range(200, 250)), 200)
+
+
 def test_what_was_compacted_is_no_loss(make_topic, things, make_inbox, shop):
     there = make_topic("there", segment_size=100, compact=True)
     publish_many(there, [Draft(value=n, key=str(n % 7)) for n in range(450)])

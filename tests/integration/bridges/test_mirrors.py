@@ -25,6 +25,7 @@ from django_events import (
 )
 from django_events.bridges import log_reader
 from django_events.bridges.inbox_worker import InboxWorker
+from django_events.bridges.log_reader import LogReader
 from django_events.exceptions import Refused
 from django_events.log import compaction, segments
 from django_events.maintaining.expiring import expire
@@ -182,6 +183,29 @@ def test_expired_events_are_counted_and_waited_in_front_of(there, here, mirror, 
     serve_due(stream)
     assert sorted(seen) == [*range(10), *range(200, 350)]
     assert_proved()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_retention_removes_while_it_is_read_is_taken_in_or_said(there, here, mirror, monkeypatch, when):
+    copied, left = LogReader._copied, [there]
+
+    def interrupted(reader, *arguments):
+        if when == "before" and left:
+            cut(left.pop(), 200)
+        found = copied(reader, *arguments)
+        if when == "after" and left:
+            cut(left.pop(), 200)
+        return found
+
+    send(there, *range(250))
+    monkeypatch.setattr(LogReader, "_copied", interrupted)
+    take_in(mirror)
+    if when == "before":
+        assert "200 messages of 'there' behind 0 were removed" in row().error
+        assert log_values(here) == []
+    else:
+        assert row().error == ""
+        assert log_values(here) == list(range(250))
 
 
 def test_a_mirror_begins_where_the_source_begins_or_where_it_is_told_to(there, here, make_inbox, shop, make_consumer):
