@@ -1,4 +1,4 @@
-"""What an operator does to a consumer, a topic or a clock, as methods of its declaration.
+"""What an operator does to a consumer, a topic, a clock or an inbox, as methods of its declaration.
 
 billing.rewind(to=1042)
 billing.pause(by="ada")
@@ -85,6 +85,32 @@ class Pausable:
         """Publish an event of this clock now; see `operations.run_clock`."""
         tick: datetime = _operations().run_clock(self, reason=reason, by=by, using=using)
         return tick
+
+
+class Restartable:
+    """The verbs that a declared inbox has."""
+
+    def pause(self, *, reason: str = "", by: str | None = None, using: str | None = None) -> bool:
+        """Let this inbox take in nothing more; see `operations.pause_inbox`."""
+        paused: bool = _operations().pause_inbox(self, reason=reason, by=by, using=using)
+        return paused
+
+    def resume(self, *, reason: str = "", by: str | None = None, using: str | None = None) -> bool:
+        """Let this inbox go on where it was; see `operations.resume_inbox`."""
+        resumed: bool = _operations().resume_inbox(self, reason=reason, by=by, using=using)
+        return resumed
+
+    def restart(
+        self,
+        *,
+        start: str,
+        reason: str = "",
+        by: str | None = None,
+        dry_run: bool = False,
+        using: str | None = None,
+    ) -> None:
+        """Let this inbox begin anew in its source; see `operations.restart_inbox`."""
+        _operations().restart_inbox(self, start=start, reason=reason, by=by, dry_run=dry_run, using=using)
 
 
 class Rebuildable:

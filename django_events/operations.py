@@ -14,7 +14,7 @@ from django_events.operating.cancelling import cancel_scheduled
 from django_events.operating.clocks import pause_clock, remove_clock, resume_clock, run_clock
 from django_events.operating.dead_letters import discard, redrive
 from django_events.operating.erasing.api import erase
-from django_events.operating.inboxes import remove_inbox, restart_inbox
+from django_events.operating.inboxes import pause_inbox, remove_inbox, restart_inbox, resume_inbox
 from django_events.operating.pausing import pause, resume
 from django_events.operating.publishing_scheduled import publish_scheduled
 from django_events.operating.removing import remove_topic
@@ -69,6 +69,7 @@ __all__ = [
     "matches",
     "pause",
     "pause_clock",
+    "pause_inbox",
     "publish_again",
     "publish_scheduled",
     "rebuild",
@@ -82,6 +83,7 @@ __all__ = [
     "restart_inbox",
     "resume",
     "resume_clock",
+    "resume_inbox",
     "retry_now",
     "rewind",
     "rotate_secret",

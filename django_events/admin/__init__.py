@@ -6,6 +6,7 @@ from django_events import models
 from django_events.admin.clocks import ClockAdmin
 from django_events.admin.consumers import ConsumerAdmin
 from django_events.admin.dead_letters import DeadLetterAdmin
+from django_events.admin.inboxes import InboxAdmin
 from django_events.admin.overview import OverviewAdmin
 from django_events.admin.records import InterventionAdmin, MaintenanceStepAdmin
 from django_events.admin.scheduled import ScheduledEventAdmin
@@ -19,5 +20,6 @@ admin.site.register(models.DeadLetter, DeadLetterAdmin)
 admin.site.register(models.ScheduledEvent, ScheduledEventAdmin)
 admin.site.register(models.Clock, ClockAdmin)
 admin.site.register(models.WebhookEndpoint, WebhookEndpointAdmin)
+admin.site.register(models.Inbox, InboxAdmin)
 admin.site.register(models.Intervention, InterventionAdmin)
 admin.site.register(models.MaintenanceStep, MaintenanceStepAdmin)

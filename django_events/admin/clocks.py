@@ -1,56 +1,42 @@
 """Clocks: when they tick, and the actions on them."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
-from django_events.admin.forms import ReasonForm
-from django_events.admin.lists import NAMED, DatabaseFilter, Lists, local
-from django_events.admin.pages import by, may
-from django_events.exceptions import EventsError
+from django_events.admin.lists import DatabaseFilter, local
+from django_events.admin.pages import may
+from django_events.admin.verbs import ListsWithVerbs, Verb
 from django_events.models import Clock
 from django_events.operations import pause_clock, remove_clock, resume_clock, run_clock
 
-
-class ActionOnClocks(NamedTuple):
-    """An action on clocks, what the page that asks says, and what is said of each clock when it is done."""
-
-    act: Callable[..., object]
-    button: Promise
-    title: Promise
-    explanation: Promise
-    done: Promise
-
-
 VERBS = {
-    "pause": ActionOnClocks(
+    "pause": Verb(
         pause_clock,
         _("Pause"),
         _("Pause these clocks?"),
         _("They publish nothing more until they are resumed. Ticks whose time comes meanwhile are left out."),
         _("Clock %(name)s is paused."),
     ),
-    "resume": ActionOnClocks(
+    "resume": Verb(
         resume_clock,
         _("Resume"),
         _("Let these clocks go on?"),
         _("They go on with the next tick to come."),
         _("Clock %(name)s goes on."),
     ),
-    "run": ActionOnClocks(
+    "run": Verb(
         run_clock,
         _("Tick now"),
         _("Let these clocks tick now?"),
         _("Each publishes an event now, beside its ticks, which all its consumers handle."),
         _("Clock %(name)s ticks now."),
     ),
-    "remove": ActionOnClocks(
+    "remove": Verb(
         remove_clock,
         _("Remove"),
         _("Remove these clocks?"),
@@ -71,8 +57,10 @@ WHYS = {
 }
 
 
-class ClockAdmin(Lists):
+class ClockAdmin(ListsWithVerbs):
     """Clocks, the one that ticks next first."""
+
+    verbs = VERBS
 
     list_display = ("name", "topic_name", "cron", "tz", "type", "next", "last", "overlaps", "paused", "is_declared")
     list_filter = (DatabaseFilter,)
@@ -130,51 +118,25 @@ class ClockAdmin(Lists):
 
     @admin.action(description=_("Pause the selected clocks"), permissions=["pause"])
     def pause(self, request: HttpRequest, rows: QuerySet[Clock]) -> HttpResponse | None:
-        return self._decide(request, rows, "pause")
+        return self.decide(request, rows, "pause")
 
     @admin.action(description=_("Let the selected clocks go on"), permissions=["resume"])
     def resume(self, request: HttpRequest, rows: QuerySet[Clock]) -> HttpResponse | None:
-        return self._decide(request, rows, "resume")
+        return self.decide(request, rows, "resume")
 
     @admin.action(description=_("Let the selected clocks tick now"), permissions=["run"])
     def run(self, request: HttpRequest, rows: QuerySet[Clock]) -> HttpResponse | None:
-        return self._decide(request, rows, "run")
+        return self.decide(request, rows, "run")
 
     @admin.action(description=_("Remove the selected clocks"), permissions=["remove"])
     def remove(self, request: HttpRequest, rows: QuerySet[Clock]) -> HttpResponse | None:
-        return self._decide(request, rows, "remove")
+        return self.decide(request, rows, "remove")
 
-    def _decide(self, request: HttpRequest, rows: QuerySet[Clock], name: str) -> HttpResponse | None:
-        """Ask first, and act when the user confirms."""
-        verb, rows, decided = VERBS[name], self.chosen(request, rows), self.is_decided(request)
-        form = ReasonForm(request.POST if decided else None)
-        if decided and form.is_valid():
-            self._do(request, rows, verb, form.cleaned_data["reason"])
-            return None
-        return self.ask(
-            request,
-            rows,
-            action=name,
-            button=str(verb.button),
-            title=str(verb.title),
-            explanation=str(verb.explanation),
-            form=form,
-            listed=[f"{row.name}: {row.cron} {row.tz}" for row in rows[:NAMED]],
-        )
+    def named(self, row: Clock) -> str:
+        return f"{row.name}: {row.cron} {row.tz}"
 
-    def _do(self, request: HttpRequest, rows: QuerySet[Clock], verb: ActionOnClocks, reason: str) -> None:
-        for row in rows:
-            try:
-                changed = verb.act(row.name, reason=reason, by=by(request), using=rows.db)
-            except EventsError as error:
-                messages.error(request, str(error))
-                continue
-            said = str(verb.done) % {"name": row.name}
-            if changed is False:
-                messages.info(request, _("Clock %(name)s: nothing was changed.") % {"name": row.name})
-            else:
-                self.note(request, row, f"{said} {reason}".rstrip())
-                messages.success(request, said)
+    def unchanged(self, row: Clock) -> str:
+        return str(_("Clock %(name)s: nothing was changed.")) % {"name": row.name}
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
         return may(request, "pause_clock")

@@ -70,8 +70,8 @@ def _event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage)
         draft = replace(draft, metadata={**metadata, **_marks(inbox, message)})
     try:
         return encode_draft(topic, draft)
-    except InvalidEvent as error:
-        raise Unreadable(str(error)) from error
+    except InvalidEvent as error:  # it names values
+        raise Unreadable(f"Topic {topic.name!r} refuses what it becomes", said=str(error)) from error
 
 
 def unreadable_event(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage, reason: str) -> Encoded:
@@ -91,6 +91,10 @@ def _unreadable(inbox: DeclaredInbox, message: InboxMessage, reason: str) -> Dra
         "error": _storable(reason[:LONGEST_REASON])[:LONGEST_REASON],
         "headers": {_storable(name): _storable(text) for name, text in message.headers.items()},
     }
+    if message.subject is not None:
+        metadata["subject"] = _storable(message.subject)
+    if message.sent_at is not None:
+        metadata["sent_at"] = message.sent_at.isoformat()
     if message.fields:
         metadata["fields"] = {
             _storable(name): b64encode(value).decode() for name, value in message.fields.items() if name != "data"

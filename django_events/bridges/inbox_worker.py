@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 
 from django_events import sql
 from django_events.bridges.drafting import LONGEST_REASON, Unreadable, event_of, unreadable_event
@@ -27,7 +27,7 @@ from django_events.log.mirroring import MirroredLog
 from django_events.phrases import count
 from django_events.publishing.encoding import Encoded
 from django_events.retries import RetryLater
-from django_events.workers.loop import connect_for_work
+from django_events.workers.loop import close_others, connect_for_work
 from django_events.workers.stopping import Stop
 
 logger = logging.getLogger("django_events.inboxes")
@@ -35,10 +35,11 @@ logger = logging.getLogger("django_events.inboxes")
 SHORTEST_PAUSE = timedelta(seconds=0.1)
 LOGGED_AGAIN = 300.0  # seconds, while it fails
 STANDS_BY = 2.0  # seconds, where another process moved the position
-SAID_SERVED = 5.0  # seconds between two notes that it is served, while there is nothing to take in, or it rests
+SAID_SERVED = 20.0  # seconds between two notes that it is served, while there is nothing to take in
+LOOKS_AGAIN = 5.0  # seconds between two looks at the row, while it rests: a person may pause it, or begin it anew
 
 
-class _HeldUp(Exception):
+class HeldUp(Exception):
     """Nothing behind a message can be taken in now."""
 
     def __init__(self, reason: str, *, after: timedelta | None = None, again: bool = False) -> None:
@@ -65,7 +66,7 @@ class InboxWorker:
         self._again = False  # whether `once` waits for the end of the rest
         self._failures = 0
         self._failing_since: datetime | None = None
-        self._logged = self._served = 0.0
+        self._logged = self._served = self._looked = 0.0
         self._attempts = ("", 0)  # at the message that failed last
 
     @property
@@ -81,11 +82,11 @@ class InboxWorker:
             if time.monotonic() < self._rests_until and self._is_still_so():
                 return 0
             self._again = False
-            taken = self._take_in()
+            taken = self._take_in(stop)
             while taken is None and not stop.requested:
-                taken = self._take_in()
+                taken = self._take_in(stop)
             return taken or 0
-        except _HeldUp as held:
+        except HeldUp as held:
             self._fail(str(held), after=held.after)
             self._again = held.again
         except SourceUnavailable as error:
@@ -98,13 +99,15 @@ class InboxWorker:
             if kind.passes or kind is sql.ErrorKind.TABLE_GONE:  # the loop does what is to be done
                 raise
             self._fail(sql.said(error))
+        finally:
+            close_others(self.using)  # transform may have used them
         return 0
 
     def wait(self, stop: Stop) -> None:
         """Until the source has something, or a rest ends. A request to stop is noticed after the poll's interval."""
         rest = self._rests_until - time.monotonic()
         if rest > 0 or self._reader is None or self._row is None or self._row.position is None:
-            stop.wait(min(max(rest, SHORTEST_PAUSE.total_seconds()), SAID_SERVED))
+            stop.wait(min(max(rest, SHORTEST_PAUSE.total_seconds()), LOOKS_AGAIN))
             return
         try:
             with self._reading():
@@ -125,12 +128,30 @@ class InboxWorker:
 
     def _is_still_so(self) -> bool:
         """Whether the row is the one that made it rest. It is asked once in a while: a person may begin it anew."""
-        if self._row is None or time.monotonic() - self._served < SAID_SERVED:
+        if self._row is None or time.monotonic() - self._looked < LOOKS_AGAIN:
             return True
-        self._served = time.monotonic()
-        if self.failure:
-            return note_failure(self.using, self._row, self.failure)
-        return self._row == self._find()
+        self._looked = time.monotonic()
+        known = self._row
+        if known != self._find():
+            return False
+        return not self.failure or self._note(self.failure)
+
+    def _note(self, reason: str) -> bool:
+        """Write down why nothing can be taken in; returns whether the row is still so, also if it can't be written.
+
+        A database that is read only, or a role without the right, must not end the process.
+        """
+        assert self._row is not None  # noqa: S101
+        try:
+            return note_failure(self.using, self._row, reason)
+        except DatabaseError as error:
+            kind = sql.kind_of(error)
+            if kind.passes or kind is sql.ErrorKind.TABLE_GONE:
+                raise
+            logger.warning(
+                "Inbox %s can't write down why it waits. %s", self.inbox, sql.said(error), extra=self._fields()
+            )
+            return True
 
     def _find(self) -> InboxRow:
         """The row as it is now. Another process may have moved it on, and a person may have begun it anew."""
@@ -140,9 +161,28 @@ class InboxWorker:
             self._attempts = ("", 0)
         return row
 
-    def _take_in(self) -> int | None:
+    def _refuse_another(self, row: InboxRow) -> None:
+        """HeldUp if the row is of another declaration than this process has: an older, or a newer one."""
+        if row.topic != self.inbox.topic:
+            self._row = None  # the row is not told: who serves its declaration has nothing to do with it
+            raise HeldUp(
+                f"It publishes to {row.topic!r} by what migrate has registered, and this process declares it for "
+                f"{self.inbox.topic!r}. Run migrate with the newer code, and restart what runs the older one."
+            )
+        if row.source != str(self._source):
+            raise HeldUp(
+                f"It is at a position of {row.source}, and a process declares it for {self._source}. If that is meant: "
+                f"manage.py events inbox restart {self.inbox} --from beginning, or --from the id of the last message "
+                "that is not to be taken in."
+            )
+
+    def _take_in(self, stop: Stop) -> int | None:
         """Take in what is behind the position; None if nothing of that is for the inbox, and more may be."""
         row = self._find()
+        if row.is_paused:
+            self._rest_paused(row)
+            return 0
+        self._refuse_another(row)
         reader = self._open()
         if row.position is None:
             beginning = self._beginning(reader, row.start)
@@ -152,7 +192,7 @@ class InboxWorker:
         assert row.position is not None  # noqa: S101
         with self._reading():
             found = reader.read(row.position, self.inbox.batch_size)
-        intake = self._intake(row.position, found)
+        intake = self._intake(row.position, found, stop)
         if intake.position == row.position:
             if self._doubts_waiting:
                 with self._reading():
@@ -205,17 +245,28 @@ class InboxWorker:
         self._again = True
         self._row, self.failure = None, ""
         logger.info(
-            "Inbox %s is moved on by another process, or begun anew: this one stands by.",
+            "Inbox %s is moved on by another process, begun anew, or paused: this one stands by.",
             self.inbox,
             extra=self._fields(),
         )
 
-    def _intake(self, places: Places, found: Found) -> Intake:
-        """The events of what was found, up to a message that can't be taken in now."""
+    def _rest_paused(self, row: InboxRow) -> None:
+        """Read nothing, and hold no connection to the broker, until a person lets the inbox go on."""
+        self._drop()
+        self._rests_until = time.monotonic() + STANDS_BY
+        self._looked = time.monotonic()
+        self._doubts_waiting = False
+        self._failures, self._failing_since, self.failure = 0, None, ""
+        if time.monotonic() - self._served > SAID_SERVED:
+            self._served = time.monotonic()
+            note_served(self.using, row, None)
+
+    def _intake(self, places: Places, found: Found, stop: Stop) -> Intake:
+        """The events of what was found, up to a message that can't be taken in now, or a request to stop."""
         intake = Intake(position=dict(places))
         for gone in found.gone:
             if self.inbox.expired == "stop":
-                raise _HeldUp(
+                raise HeldUp(
                     f"{_told(gone)} were removed from the source before they were taken in. The inbox waits in front "
                     f"of what is left: {gone.next}. To go on without them: inbox(…, expired='skip')"
                 )
@@ -223,9 +274,11 @@ class InboxWorker:
             intake.gone += gone.messages
         taken = 0
         for message in found.messages:
+            if taken and stop.requested:
+                break
             try:
                 event, is_readable = self._event(message, is_first=taken == 0 and not found.gone)
-            except _HeldUp:
+            except HeldUp:
                 if taken == 0 and not found.gone:
                     raise
                 break
@@ -248,20 +301,23 @@ class InboxWorker:
         try:
             return event_of(self.inbox, self._topic, message), True
         except RetryLater as error:
-            raise _HeldUp(f"transform wants {message.address} to wait: {error}", after=error.after) from error
+            raise HeldUp(f"transform wants {message.address} to wait: {error}", after=error.after) from error
+        except (DatabaseError, InterfaceError) as error:  # it may pass, and is no message's fault
+            said = f"{type(error).__name__} of a database, while transform had {message.address}"
+            raise HeldUp(said, again=True) from error
         except Unreadable as error:
             reason, unreadable = str(error), error
             if error.again and (not is_first or self._attempt(message) < self.inbox.retry.attempts):
-                raise _HeldUp(f"{message.address} can't be read, and is tried again: {reason}", again=True) from error
+                raise HeldUp(f"{message.address} can't be read, and is tried again: {reason}", again=True) from error
         if self.inbox.on_unreadable == "stop":
-            raise _HeldUp(
+            raise HeldUp(
                 f"{message.address} can't be read, and the inbox waits in front of it: {reason} It goes on when "
                 "transform can read it, or leaves it out."
             )
         try:
             return unreadable_event(self.inbox, self._topic, message, unreadable.whole), False
         except InvalidEvent as error:
-            raise _HeldUp(
+            raise HeldUp(
                 f"{message.address} can't be read ({reason}), and topic {self._topic.name!r} doesn't take it as an "
                 f"event that says so: {error} The inbox waits in front of it until transform reads it or leaves it out."
             ) from error
@@ -295,8 +351,8 @@ class InboxWorker:
                 self._source.check_installed()
             except Refused as error:
                 raise SourceUnavailable(str(error)) from None
-            self._reader = self._source.reader() if self._log is None else self._source.copying_reader()
             with self._reading():
+                self._reader = self._source.reader() if self._log is None else self._source.copying_reader()
                 self._reader.open()
         return self._reader
 
@@ -326,8 +382,8 @@ class InboxWorker:
     def _fail(self, reason: str, *, after: timedelta | None = None) -> None:
         """Rest for a while, and write down and log why, if the row is still the one that this is of."""
         reason = storable(reason)[:LONGEST_REASON]
-        self._served = time.monotonic()
-        if self._row is not None and not note_failure(self.using, self._row, reason):
+        self._served = self._looked = time.monotonic()
+        if self._row is not None and not self._note(reason):
             self._stand_by()
             return
         self._failures += 1

@@ -70,6 +70,7 @@ class JetStreamReader:
         self._seconds = SECONDS
         self._connection: Any = None
         self._context: Any = None
+        self._ahead: dict[int, InboxMessage | None] = {}  # what the last reading got behind a gap, by number
         self._told: Exception | None = None  # what the server said beside its answers
         self._loop = asyncio.new_event_loop()
 
@@ -82,6 +83,7 @@ class JetStreamReader:
         self._wait(self._connect(options))
 
     def begin(self, start: str) -> Places:
+        self._ahead = {}
         created, first, last = self._wait(self._about())
         if start == "beginning":
             return self._places(first - 1, created)
@@ -118,12 +120,13 @@ class JetStreamReader:
             )
         begin = max(passed + 1, first)
         numbers = range(begin, min(last, begin + most - 1) + 1)
-        found = self._messages(numbers, created)
-        self._check(place)
-        missing = begin - passed - 1
+        found = self._read_ahead(numbers, created)
+        self._check(place, until=numbers[-1] if numbers else passed)
+        missing, last_of = begin - passed - 1, begin + len(found) - 1
         while found and found[0] is None:  # messages that were deleted one by one
             missing, found = missing + 1, found[1:]
         messages = _until_missing(found)
+        self._ahead = {last_of - n: one for n, one in enumerate(reversed(found[len(messages) :]))}
         gone = []
         if missing:
             following = messages[0].id if messages else f"behind {passed + missing}"
@@ -131,8 +134,11 @@ class JetStreamReader:
             gone = [GoneMessages(self._source.stream, missing, str(passed), following, skipped)]
         return Found(messages, gone, last - passed - missing)
 
-    def _check(self, place: dict[str, Any]) -> None:
+    def _check(self, place: dict[str, Any], *, until: int) -> None:
         """After a reading: what was read is behind that place, in the same stream; SourceUnavailable if not.
+
+        A server that doesn't know the last number that was asked for, `until`, knows nothing of what is missing: it may
+        have become the leader meanwhile.
 
         When the stream has not the message of the place any more, its time can't be compared.
         """
@@ -147,6 +153,10 @@ class JetStreamReader:
         created, _, last = self._wait(self._about())
         if created != place["created"] or last < place["number"]:
             raise SourceUnavailable(f"The stream {self._source.stream!r} was made anew while it was read.")
+        if last < until:
+            raise SourceUnavailable(
+                f"The stream {self._source.stream!r} ended at {until} when its reading began, and ends at {last} now."
+            )
 
     def wait(self, places: Places, seconds: float) -> None:
         passed, deadline = places[self._source.stream]["number"], time.monotonic() + seconds
@@ -189,6 +199,13 @@ class JetStreamReader:
             raise SourceUnavailable(f"NATS {self._source.broker!r} has no stream {self._source.stream!r}.") from None
         first = info.state.first_seq if info.state.messages else info.state.last_seq + 1
         return _written(info.created), first, info.state.last_seq
+
+    def _read_ahead(self, numbers: Sequence[int], created: str) -> list[InboxMessage | None]:
+        """As `_messages`, or what is there of them since the last reading: each gap is a reading of its own."""
+        known: list[InboxMessage | None] = []
+        while len(known) < len(numbers) and numbers[len(known)] in self._ahead:
+            known.append(self._ahead[numbers[len(known)]])
+        return known or self._messages(numbers, created)
 
     def _messages(self, numbers: Sequence[int], created: str) -> list[InboxMessage | None]:
         """The messages of these numbers, or the first of them if they are large; None for each that is not there."""

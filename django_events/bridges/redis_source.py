@@ -24,6 +24,8 @@ from django_events.bridges.sources import Found, GoneMessages, InboxMessage, Pla
 from django_events.exceptions import NotReady
 
 SECONDS = 10.0  # for a connection and for an answer, where the settings don't say
+BATCH_BYTES = 32 * 2**20  # of a batch; a reading that has more makes the next one smaller
+MOST_READ = 2**31  # entries, where their bytes set no limit
 COUNTED = 1_000  # entries at a time, where they are counted
 
 
@@ -69,6 +71,7 @@ class RedisReader:
         self._source = source
         self._options: Mapping[str, Any] = {}
         self._client: Any = None
+        self._fitting = MOST_READ  # entries in one reading; less after one that was too large
         self._seconds = SECONDS
 
     def open(self) -> None:
@@ -93,14 +96,19 @@ class RedisReader:
 
     def begin(self, start: str) -> Places:
         stream, _ = self._look(None, 1)
+        if start not in ("beginning", "end") and not _is_id(start):
+            raise SourceUnavailable(
+                f"{start!r} is no id of a Redis stream, expected 'beginning', 'end', or one like 1700000000000-0."
+            )
+        if stream is None and _is_id(start):
+            raise SourceUnavailable(
+                f"The inbox is to begin behind {start}, and there is no stream {self._source.stream!r}. To begin with "
+                "its first entry: manage.py events inbox restart NAME --from beginning"
+            )
         if stream is None or start == "beginning":
             return self._places("0-0", 0 if stream is None else stream.added - stream.length)
         if start == "end":
             return self._places(stream.last, stream.added)
-        if not _is_id(start):
-            raise SourceUnavailable(
-                f"{start!r} is no id of a Redis stream, expected 'beginning', 'end', or one like 1700000000000-0."
-            )
         if _parsed(start) > _parsed(stream.last):
             raise SourceUnavailable(
                 f"The inbox is to begin behind {start}, and the stream {self._source.stream!r} ends at {stream.last}. "
@@ -127,7 +135,9 @@ class RedisReader:
                 f"now. {_ANEW}"
             )
         after, passed, whole = place["id"], place["passed"], place["whole"]
+        most = min(most, self._fitting)
         stream, entries = self._look(after, most)
+        self._fitting = _most_that_fit(entries, most)
         if stream is None:
             if passed or after != "0-0":
                 raise SourceUnavailable(
@@ -273,6 +283,12 @@ def _parsed(entry_id: str) -> tuple[int, int]:
 def _entries(answer: Any, **_: Any) -> Any:
     """Entries as the server has them: the client's dict would drop a field whose name comes twice."""
     return answer
+
+
+def _most_that_fit(entries: list[Any], most: int) -> int:
+    """How many entries to read the next time, by the size of these: as many as fit, or twice as many as there were."""
+    size = sum(len(one) for _, fields in entries for one in fields)
+    return max(1, len(entries) * BATCH_BYTES // size) if size > BATCH_BYTES else 2 * most
 
 
 def _named(fields: list[bytes]) -> dict[str, bytes]:

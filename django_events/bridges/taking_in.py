@@ -22,6 +22,7 @@ from django_events.publishing.encoding import Encoded
 from django_events.publishing.storing import explained, store
 
 SQL = sql.beside(__name__)
+UNLIMITED = {"statement_timeout": "0"}  # a site's limit is meant for pages: a batch that it cuts off is never taken in
 
 
 class InboxRow(NamedTuple):
@@ -30,7 +31,11 @@ class InboxRow(NamedTuple):
     id: int
     position: Places | None
     start: str
-    generation: int  # how often it was begun anew
+    generation: int  # how often it was begun anew or paused
+    is_paused: bool
+    source: str  # of which the position is
+    topic_id: int
+    topic: str
 
     @property
     def expected(self) -> str | None:
@@ -58,8 +63,8 @@ class Intake:
 
 def find(using: str, inbox: DeclaredInbox) -> InboxRow:
     """The row of an inbox; NotReady where it isn't registered."""
-    for inbox_id, position, start, generation in sql.fetch(using, SQL.find, name=inbox.name):
-        return InboxRow(inbox_id, None if position is None else json.loads(position), start, generation)
+    for inbox_id, position, *others in sql.fetch(using, SQL.find, name=inbox.name):
+        return InboxRow(inbox_id, None if position is None else json.loads(position), *others)
     raise NotReady(
         f"Inbox {inbox.name!r} is declared at {inbox.declared_at}, and not registered in the database {using!r}. "
         f"Run: manage.py migrate --database {using}"
@@ -69,7 +74,11 @@ def find(using: str, inbox: DeclaredInbox) -> InboxRow:
 def take_in(using: str, row: InboxRow, topic: DeclaredTopic, intake: Intake) -> bool:
     """Publish events and move the position from where the row has it, or do nothing; returns whether it was there."""
     events: Sequence[Encoded] = intake.events
-    with telemetry.publishing(topic.name, events=len(events)), explained(using, topic), sql.committed(using):
+    with (
+        telemetry.publishing(topic.name, events=len(events)),
+        explained(using, topic),
+        sql.committed(using, **UNLIMITED),
+    ):
         moved = _advance(using, row, intake)
         if moved and events:
             store(using, topic, events)
@@ -94,6 +103,8 @@ def _advance(using: str, row: InboxRow, intake: Intake) -> bool:
         inbox_id=row.id,
         generation=row.generation,
         expected=row.expected,
+        source=row.source,
+        topic_id=row.topic_id,
         position=json.dumps(intake.position),
         taken=intake.taken,
         left_out=intake.left_out,

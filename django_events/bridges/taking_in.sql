@@ -1,16 +1,22 @@
 -- name: find
--- An inbox, with how far it is as text, where it begins if it is nowhere yet, and how often it was begun anew.
+-- An inbox: how far it is, as text, where it begins if it is nowhere yet, how often it was begun anew or paused, whether it
+-- is paused, of which source its position is, and the id and name of its topic.
 --
 -- Parameters: name.
 -- Relies on: the unique index of django_events_inbox (name).
-SELECT i.id, i.position::text, i.start, i.generation FROM django_events_inbox AS i WHERE i.name = %(name)s
+SELECT i.id, i.position::text, i.start, i.generation, i.paused_at IS NOT NULL, i.source, i.topic_id, t.name
+FROM django_events_inbox AS i
+JOIN django_events_topic AS t ON t.id = i.topic_id
+WHERE i.name = %(name)s
 
 
 -- name: advance
--- Move an inbox on, if it is where it is expected to be and was not begun anew; answers with a row if so. The row is
--- locked until the end of the transaction, and another one that waits for it compares again.
+-- Move an inbox on, if it is where it is expected to be, was not begun anew or paused, and reads that source into that
+-- topic; answers with a row if so. The row is locked until the end of the transaction, and another one that waits for it
+-- compares again.
 --
--- Parameters: inbox_id, generation, expected (null for one that has not begun), position, taken, left_out, unreadable, gone, lag.
+-- Parameters: inbox_id, generation, expected (null for one that has not begun), source, topic_id, position, taken, left_out, unreadable,
+-- gone, lag.
 -- Relies on: the primary key of django_events_inbox.
 UPDATE django_events_inbox
 SET
@@ -28,7 +34,10 @@ SET
     error = ''
 WHERE
     id = %(inbox_id)s
+    AND paused_at IS NULL
     AND generation = %(generation)s
+    AND source = %(source)s
+    AND topic_id = %(topic_id)s
     AND position IS NOT DISTINCT FROM %(expected)s::jsonb
 RETURNING id
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from django_events.declarations.limits import MAX_BATCH, NAME, NAME_RULE, check_number, is_storable
+from django_events.operable import Restartable
 from django_events.retries import Backoff
 
 OnUnreadable = Literal["publish", "stop"]
@@ -37,7 +38,7 @@ class InboxSource(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeclaredInbox:
+class DeclaredInbox(Restartable):
     """Takes the messages of a source into a topic. Its row in the database is `models.Inbox`."""
 
     name: str

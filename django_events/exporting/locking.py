@@ -59,20 +59,24 @@ class FolderLock:
             watch.join()
 
         try:
-            yield
-        except Exception as error:
-            stop()
-            self._refuse(error)
-            raise
+            with self.needed(first=stop):
+                yield
         finally:
             stop()
         self.check()
 
-    def _refuse(self, error: Exception) -> None:
+    @contextmanager
+    def needed(self, *, first: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """Of an error in the block, tell that the lock is lost, if it is: the error is of that, and says less."""
         try:
-            self.check()
-        except (Refused, psycopg.OperationalError) as lost:
-            raise lost from error
+            yield
+        except Exception as error:
+            first()
+            try:
+                self.check()
+            except (Refused, psycopg.OperationalError) as lost:
+                raise lost from error
+            raise
 
     def _watch(self, over: threading.Event, cancel: Callable[[], object]) -> None:
         while not over.wait(EVERY):
@@ -104,9 +108,12 @@ class FolderLock:
 @contextmanager
 def alone(dsn: Dsn, path: str) -> Iterator[FolderLock]:
     """The lock on a folder; InUse if another command has it."""
-    with dsn.connected() as connection, connection.transaction():
-        fetch(connection, SQL.let_idle)
-        [[mine]] = fetch(connection, SQL.lock_export, path=key(path))
+    # Its end changes nothing: a rollback that is not heard is no error of what was written and decided.
+    with dsn.connected() as connection, connection.transaction(force_rollback=True):
+        lock = FolderLock(dsn, connection, path)
+        with lock.needed():
+            fetch(connection, SQL.let_idle)
+            [[mine]] = fetch(connection, SQL.lock_export, path=key(path))
         if not mine:
             raise InUse(f"Another export_events or stream_events writes to {path}. Wait for it, or stop it first.")
-        yield FolderLock(dsn, connection, path)
+        yield lock

@@ -1091,7 +1091,7 @@ class Migration(OnPostgreSQL):
                         db_default=0,
                         default=0,
                         editable=False,
-                        help_text="How often it was begun anew.",
+                        help_text="How often it was begun anew or paused.",
                         verbose_name="generation",
                     ),
                 ),
@@ -1120,6 +1120,16 @@ class Migration(OnPostgreSQL):
                     models.DateTimeField(blank=True, editable=False, null=True, verbose_name="last gone at"),
                 ),
                 ("lag", models.BigIntegerField(blank=True, editable=False, null=True, verbose_name="lag")),
+                (
+                    "paused_at",
+                    models.DateTimeField(
+                        blank=True,
+                        editable=False,
+                        help_text="It takes in nothing until it is resumed.",
+                        null=True,
+                        verbose_name="paused at",
+                    ),
+                ),
                 ("moved_at", models.DateTimeField(blank=True, editable=False, null=True, verbose_name="moved at")),
                 ("served_at", models.DateTimeField(blank=True, editable=False, null=True, verbose_name="served at")),
                 (
@@ -1142,11 +1152,19 @@ class Migration(OnPostgreSQL):
             ],
             options={
                 "default_permissions": ("view",),
+                "permissions": [
+                    ("pause_inbox", "Can pause an inbox"),
+                    ("resume_inbox", "Can resume an inbox"),
+                    ("restart_inbox", "Can let an inbox begin anew in its source"),
+                    ("remove_inbox", "Can remove an inbox that no app declares"),
+                ],
                 "verbose_name": "inbox",
                 "verbose_name_plural": "inboxes",
                 "constraints": [
                     models.CheckConstraint(
-                        condition=_readable("unreadable_at", "gone_at", "moved_at", "served_at", "failing_since"),
+                        condition=_readable(
+                            "unreadable_at", "gone_at", "paused_at", "moved_at", "served_at", "failing_since"
+                        ),
                         name="django_events_inbox_times",
                     )
                 ],

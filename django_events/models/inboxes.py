@@ -22,7 +22,7 @@ class Inbox(models.Model):
     )
     start = models.CharField(_("start"), max_length=200, help_text=_("Where it begins, as long as it has no position."))
     generation = models.IntegerField(
-        _("generation"), default=0, db_default=0, editable=False, help_text=_("How often it was begun anew.")
+        _("generation"), default=0, db_default=0, editable=False, help_text=_("How often it was begun anew or paused.")
     )
     taken = models.BigIntegerField(_("taken in"), default=0, db_default=0, editable=False)
     left_out = models.BigIntegerField(_("left out"), default=0, db_default=0, editable=False)
@@ -37,6 +37,9 @@ class Inbox(models.Model):
     )
     gone_at = models.DateTimeField(_("last gone at"), null=True, blank=True, editable=False)
     lag = models.BigIntegerField(_("lag"), null=True, blank=True, editable=False)
+    paused_at = models.DateTimeField(
+        _("paused at"), null=True, blank=True, editable=False, help_text=_("It takes in nothing until it is resumed.")
+    )
     moved_at = models.DateTimeField(_("moved at"), null=True, blank=True, editable=False)
     served_at = models.DateTimeField(_("served at"), null=True, blank=True, editable=False)
     failing_since = models.DateTimeField(_("fails since"), null=True, blank=True, editable=False)
@@ -46,9 +49,15 @@ class Inbox(models.Model):
         verbose_name = _("inbox")
         verbose_name_plural = _("inboxes")
         default_permissions = ("view",)
+        permissions = [
+            ("pause_inbox", "Can pause an inbox"),
+            ("resume_inbox", "Can resume an inbox"),
+            ("restart_inbox", "Can let an inbox begin anew in its source"),
+            ("remove_inbox", "Can remove an inbox that no app declares"),
+        ]
         constraints = [
             models.CheckConstraint(
-                condition=readable("unreadable_at", "gone_at", "moved_at", "served_at", "failing_since"),
+                condition=readable("unreadable_at", "gone_at", "paused_at", "moved_at", "served_at", "failing_since"),
                 name="django_events_inbox_times",
             ),
         ]

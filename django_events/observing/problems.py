@@ -19,6 +19,7 @@ from django_events.models.functions import ClockTimestamp
 from django_events.observing import counted
 from django_events.observing.dead_rows import Holder, Pile, holders, piles
 from django_events.observing.findings import Finding, Severity, Subject
+from django_events.observing.inbox_states import state_of
 from django_events.observing.lag import Standing, oldest_waits
 from django_events.phrases import duration, moment
 from django_events.statements import log_table, quoted
@@ -572,19 +573,26 @@ def _webhooks(using: str, standings: list[Standing]) -> Iterator[Finding]:
 
 def _inboxes(using: str) -> Iterator[Finding]:
     """Inboxes that take nothing in, those that no worker serves, and what was lately lost or could not be read."""
-    declared = {one.name for one in declarations.inboxes}
     rows = models.Inbox.objects.using(using).select_related("topic").annotate(now=ClockTimestamp()).order_by("name")
     seen = set()
     for row in rows:
         seen.add(row.name)
-        if row.name not in declared:
+        state = state_of(row, row.now)
+        if state == "undeclared":
             what = gettext("inbox %(inbox)s: no installed app declares it.") % {"inbox": row.name}
             remedy = gettext("If it is gone for good: %(command)s") % {
                 "command": _events("inbox", "remove", row.name, "--execute")
             }
             yield _of_inbox("undeclared", row, what, remedy)
             continue
-        if row.served_at is None or row.now - row.served_at > UNSERVED:
+        if state == "paused" and row.paused_at is not None:
+            what = gettext("inbox %(inbox)s: paused since %(moment)s.") % {
+                "inbox": row.name,
+                "moment": moment(row.paused_at),
+            }
+            remedy = gettext("To let it go on: %(command)s") % {"command": _events("inbox", "resume", row.name)}
+            yield _of_inbox("paused", row, what, remedy)
+        elif state == "unserved" or row.served_at is None:
             what = gettext("inbox %(inbox)s: no worker takes in what comes from %(source)s.") % {
                 "inbox": row.name,
                 "source": row.source,

@@ -1,7 +1,7 @@
-"""Inboxes: registered by `migrate`, begun anew and removed by hand. What was published stays.
+"""Inboxes: registered by `migrate`; paused, begun anew and removed by hand. What was published stays.
 
-Registering again changes nothing but the topic and what describes the source. The position stays: a source of another
-name has no place of it, and the inbox says so.
+Registering again changes nothing but the topic. A declaration of another source waits, until a person says where to
+begin there: the position is of the former one.
 """
 
 from django_events import declarations, models, sql
@@ -9,6 +9,7 @@ from django_events.declarations.declared_inbox import LONGEST_START
 from django_events.declarations.limits import is_storable
 from django_events.exceptions import Invalid, Refused, UnknownName, did_you_mean
 from django_events.models.buffer import writable
+from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record_of_topic
 from django_events.operating.locks import bounded
 
@@ -31,12 +32,53 @@ def _sync(using: str, declared: declarations.DeclaredInbox) -> list[str]:
             f"Inbox {declared} is declared for topic {declared.topic!r}, at {declared.declared_at}, and the database "
             f"{using!r} has no such topic. {did_you_mean(declared.topic, known)}"
         )
-    source = str(declared.source)
+    source, of = str(declared.source), f"Inbox {declared}"
     if sql.fetch(using, SQL.make, name=declared.name, topic_id=topic.pk, source=source, start=declared.start):
-        return [f"Inbox {declared}: registered, from {declared.source} to {declared.topic}."]
-    if sql.fetch(using, SQL.adapt, name=declared.name, topic_id=topic.pk, source=source):
-        return [f"Inbox {declared}: from {declared.source} to {declared.topic}, and it goes on where it was."]
-    return []
+        return [f"{of}: registered, from {source} to {declared.topic}."]
+    changes = []
+    for registered, changed in sql.fetch(using, SQL.adapt, name=declared.name, topic_id=topic.pk, source=source):
+        if changed:
+            changes.append(f"{of}: to {declared.topic}, and it goes on where it was.")
+        if registered != source:
+            changes.append(
+                f"{of}: declared for {source}, and its position is of {registered}. It waits until you say where to "
+                f"begin: manage.py events inbox restart {declared} --from beginning"
+            )
+    return changes
+
+
+def pause_inbox(
+    inbox: declarations.DeclaredInbox | str, *, reason: str = "", by: str | None = None, using: str | None = None
+) -> bool:
+    """Let an inbox take in nothing more; returns whether it did until now. Repeating it changes nothing.
+
+    A batch that its worker has read and not published yet is not published. What comes to the source waits there, for
+    as long as the source keeps it.
+    """
+    using = writable(using)
+    with bounded(using, f"Inbox {inbox}"):
+        row = _locked(using, inbox)
+        if row.paused_at is not None:
+            return False
+        # By its generation, what workers have read by now is not written any more, also if it is resumed at once.
+        one = models.Inbox.objects.using(using).filter(pk=row.pk)
+        one.update(paused_at=ClockTimestamp(), generation=row.generation + 1)
+        record_of_topic(using, row.topic, "pause", by=by, reason=reason, inbox=row.name)
+    return True
+
+
+def resume_inbox(
+    inbox: declarations.DeclaredInbox | str, *, reason: str = "", by: str | None = None, using: str | None = None
+) -> bool:
+    """Let a paused inbox go on where it was; returns whether it was paused. Repeating it changes nothing."""
+    using = writable(using)
+    with bounded(using, f"Inbox {inbox}"):
+        row = _locked(using, inbox)
+        if row.paused_at is None:
+            return False
+        models.Inbox.objects.using(using).filter(pk=row.pk).update(paused_at=None)
+        record_of_topic(using, row.topic, "resume", by=by, reason=reason, inbox=row.name)
+    return True
 
 
 def _sync_mirrors(using: str) -> list[str]:
@@ -62,6 +104,7 @@ def restart_inbox(
 ) -> None:
     """Let an inbox begin anew in its source: at its "beginning", behind its "end", or behind one of its messages.
 
+    The source is the one that this process declares; of an inbox that it doesn't declare, the one that it has.
     What it takes in a second time is published a second time. What it has published stays.
     """
     using = writable(using)
@@ -74,8 +117,9 @@ def restart_inbox(
         details = {"inbox": row.name, "position": row.position, "start": start}
         record_of_topic(using, row.topic, "restart", by=by, reason=reason, **details)
         row.position, row.start, row.lag = None, start, None
+        row.source = next((str(one.source) for one in declarations.inboxes if one.name == row.name), row.source)
         row.generation += 1  # what workers have read by now is not written any more
-        row.save(using=using, update_fields=["position", "start", "lag", "generation"])
+        row.save(using=using, update_fields=["position", "start", "lag", "source", "generation"])
 
 
 def remove_inbox(

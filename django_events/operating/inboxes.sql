@@ -10,14 +10,22 @@ RETURNING id
 
 
 -- name: adapt
--- Bring an inbox in step with its declaration; answers with a row if its topic or its source is another one.
+-- Bring an inbox in step with its declaration: its topic, and its source if it has no position yet. If one of them was another
+-- one, answers with the source that it has now, and whether the topic has changed.
 --
 -- Parameters: name, topic_id, source.
 -- Relies on: the unique index of django_events_inbox (name).
-UPDATE django_events_inbox
-SET topic_id = %(topic_id)s, source = %(source)s
-WHERE name = %(name)s AND (topic_id, source) IS DISTINCT FROM (%(topic_id)s, %(source)s)
-RETURNING id
+WITH former AS (
+    SELECT f.id, f.topic_id
+    FROM django_events_inbox AS f
+    WHERE f.name = %(name)s AND (f.topic_id, f.source) IS DISTINCT FROM (%(topic_id)s, %(source)s)
+    FOR UPDATE
+)
+UPDATE django_events_inbox AS i
+SET topic_id = %(topic_id)s, source = CASE WHEN i.position IS NULL THEN %(source)s ELSE i.source END
+FROM former
+WHERE i.id = former.id
+RETURNING i.source, former.topic_id <> i.topic_id
 
 
 -- name: mirror

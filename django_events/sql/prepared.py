@@ -117,7 +117,7 @@ class SharedSession:
                 cursor.execute(";\n".join([SQL.by_index.text, *asked]).encode())
                 answers: list[Rows] = []
                 while cursor.nextset():
-                    if cursor.description is not None:
+                    if cursor.rownumber is not None:  # rows; `description` would make an object of each column
                         answers.append(cursor.fetchall())
                 self._give_up_oldest(cursor)
                 return answers

@@ -30,7 +30,7 @@ from django_events.sql.prepared import SharedSession
 from django_events.workers.due_partitions import Due, DuePartitions
 from django_events.workers.lease_renewal import LeaseRenewal
 from django_events.workers.listening import LISTENING_POLL, Listener
-from django_events.workers.loop import connect_for_work, run
+from django_events.workers.loop import close_others, connect_for_work, run
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeup_flag import WakeupFlag
 
@@ -103,7 +103,7 @@ class ConsumerWorker:
                     raise
             finally:
                 pool.due_partitions.served(due.position_id, until=until, ended=ended)
-                self._tidy()
+                close_others(self.using)  # handlers may have used them
             if passed:
                 return passed
         return 0
@@ -216,12 +216,6 @@ class ConsumerWorker:
                     extra=lease.fields,
                 )
         self._unsettled = []
-
-    def _tidy(self) -> None:
-        """Close stale connections to other databases, which handlers may have used, as Django does after a request."""
-        for connection in connections.all(initialized_only=True):
-            if connection.alias != self.using:
-                connection.close_if_unusable_or_obsolete()
 
 
 class ConsumerPool:

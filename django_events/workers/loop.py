@@ -120,6 +120,15 @@ def connect_for_work(using: str) -> bool:
     return new
 
 
+def close_others(using: str) -> None:
+    """Close this thread's stale connections to other databases, which a site's code may have used, as Django does after
+    a request.
+    """
+    for connection in connections.all(initialized_only=True):
+        if connection.alias != using:
+            connection.close_if_unusable_or_obsolete()
+
+
 def _back_off(worker: Worker, stop: Stop, failures: int, error: Exception) -> None:
     pause = pause_after(failures)
     telemetry.DATABASE_FAILURES.tell(1, worker.using)

@@ -20,6 +20,7 @@ import pytest
 
 from testproject.private_postgres.binaries import available_binaries, major_version
 from testproject.private_postgres.server import Server
+from tests.support.brokers import REDIS
 from tests.support.processes import Processes, wait_until
 
 DEMO = ("demo", "--customers", "3", "--orders", "30")
@@ -57,7 +58,6 @@ def check_table(output: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("binaries", available_binaries(), ids=lambda folder: f"PostgreSQL {major_version(folder)}")
 @pytest.mark.requirement("X3")
@@ -74,10 +74,12 @@ def test_the_demo_on_the_server_that_database_url_names(binaries: Path, tmp_path
 @pytest.mark.timeout(600)
 def test_the_demo_on_the_private_server_leaves_nothing(scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TMPDIR", str(scratch))
-    result = Processes("", tmp_path).run(*DEMO, timeout=400)
+    relays = ("--relay", "redis") if REDIS else ()
+    result = Processes("", tmp_path).run(*DEMO, *relays, timeout=400)
 
     assert result.returncode == 0, result.stderr
     check_table(result.stdout)
+    assert ("each event once, and in the order of the log" in result.stdout) is bool(relays)
     wait_until(lambda: not list(scratch.iterdir()), what="an empty scratch folder")
 
 

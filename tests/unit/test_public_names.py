@@ -96,7 +96,7 @@ OPERATIONS = {
         "remove_inbox",
         "restart_inbox",
     ),
-    *("pause_clock", "resume_clock", "run_clock"),
+    *("pause_clock", "resume_clock", "run_clock", "pause_inbox", "resume_inbox"),
     *(
         "rebuild",
         "abandon_rebuild",
@@ -203,6 +203,26 @@ def test_a_declared_clock_has_the_verb_with_the_same_arguments_and_result(method
     clock = DeclaredClock(name="c", topic="t", cron="0 3 * * *", type="nightly")
     getattr(clock, method)(reason="r", by="ada", using="default")
     assert asked == [((clock,), {"reason": "r", "by": "ada", "using": "default"})]
+
+
+@pytest.mark.parametrize("method", ["pause", "resume", "restart"])
+def test_a_declared_inbox_has_the_verb_with_the_same_arguments_and_result(method, monkeypatch):
+    from django_events import operations, redis_source
+    from django_events.declarations import DeclaredInbox
+
+    verb = f"{method}_inbox"
+    of_function, of_method = (
+        inspect.signature(one) for one in (getattr(operations, verb), getattr(DeclaredInbox, method))
+    )
+    assert [*of_method.parameters.values()][1:] == [*of_function.parameters.values()][1:]
+    assert of_method.return_annotation == of_function.return_annotation
+
+    asked = []
+    monkeypatch.setattr(operations, verb, lambda *given, **options: asked.append((given, options)))
+    inbox = DeclaredInbox(name="i", topic="t", source=redis_source("bank"))
+    options = {one.name: object() for one in of_method.parameters.values() if one.kind is one.KEYWORD_ONLY}
+    getattr(inbox, method)(**options)
+    assert asked == [((inbox,), options)]
 
 
 def test_a_declared_topic_is_removed_with_the_same_arguments_and_result(monkeypatch):

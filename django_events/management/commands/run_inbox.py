@@ -48,7 +48,8 @@ class Command(WorkerCommand):
                 for worker in workers:
                     with closing(worker):
                         run(worker, one.stop, once=True, on_progress=count)
-                failures.update({f"{worker.inbox}": worker.failure for worker in workers if worker.failure})
+                failed = (worker for worker in workers if worker.failure)
+                failures.update({f"{worker.inbox} on {one.using!r}": worker.failure for worker in failed})
                 return
             with ExitStack() as beside:
                 for worker in workers:

@@ -7,8 +7,10 @@ from django.core.management.base import CommandParser
 from django_events import declarations, models
 from django_events.management.events.subcommand import DRY_RUN, Subcommand, add_by, add_reason, text, wrong_usage
 from django_events.management.reporting import Report, table
+from django_events.models.functions import ClockTimestamp
+from django_events.observing.inbox_states import state_of
 from django_events.observing.lag import standings
-from django_events.operating.inboxes import remove_inbox, restart_inbox
+from django_events.operating.inboxes import pause_inbox, remove_inbox, restart_inbox, resume_inbox
 
 RELAY = ("relay", "topic", "to", "partition", "position", "lag", "state", "error")
 INBOX = ("inbox", "topic", "source", "position", "lag", "taken", "left_out", "unreadable", "gone", "moved_at", "state")
@@ -44,7 +46,7 @@ def _relays(using: str) -> list[dict[str, Any]]:
 
 
 def _inboxes(using: str) -> list[dict[str, Any]]:
-    declared = {one.name for one in declarations.inboxes}
+    rows = models.Inbox.objects.using(using).select_related("topic").annotate(now=ClockTimestamp()).order_by("name")
     kept = {one.name for one in declarations.inboxes.mirrors.values()}
     return [
         {
@@ -61,19 +63,12 @@ def _inboxes(using: str) -> list[dict[str, Any]]:
             "moved_at": row.moved_at,
             "served_at": row.served_at,
             "failing_since": row.failing_since,
-            "state": _state(row, is_declared=row.name in declared),
+            "paused_at": row.paused_at,
+            "state": state_of(row, row.now),
             "error": row.error,
         }
-        for row in models.Inbox.objects.using(using).select_related("topic").order_by("name")
+        for row in rows
     ]
-
-
-def _state(row: models.Inbox, *, is_declared: bool) -> str:
-    if not is_declared:
-        return "undeclared"
-    if row.failing_since is not None:
-        return "failing"
-    return "not begun" if row.position is None else "serving"
 
 
 def inbox(
@@ -81,6 +76,11 @@ def inbox(
 ) -> Report:
     if (start is None) is (action == "restart"):
         raise wrong_usage("With restart, and only then, say where: --from beginning, --from end, or an id.")
+    if action in ("pause", "resume"):
+        changed = (pause_inbox if action == "pause" else resume_inbox)(name, reason=reason, by=by, using=using)
+        did, did_before = ("is paused", "was paused already") if action == "pause" else ("goes on", "is not paused")
+        told = f"Inbox {name} {did}." if changed else f"Inbox {name} {did_before}. Nothing was changed."
+        return Report({"inbox": name, "action": action, "changed": changed}, told)
     if action == "restart" and start is not None:
         restart_inbox(name, start=start, reason=reason, by=by, dry_run=not execute, using=using)
         is_mirror = name in {one.name for one in declarations.inboxes.mirrors.values()}
@@ -99,7 +99,12 @@ def inbox(
 
 
 def _arguments(parser: CommandParser) -> None:
-    parser.add_argument("action", metavar="ACTION", choices=["restart", "remove"], help="restart or remove.")
+    parser.add_argument(
+        "action",
+        metavar="ACTION",
+        choices=["pause", "resume", "restart", "remove"],
+        help="pause, resume, restart or remove.",
+    )
     parser.add_argument("name", metavar="NAME", help="The inbox.")
     parser.add_argument(
         "--from",
@@ -110,7 +115,9 @@ def _arguments(parser: CommandParser) -> None:
     )
     add_reason(parser)
     add_by(parser)
-    parser.add_argument("--execute", action="store_true", help="Do it, instead of telling what would be done.")
+    parser.add_argument(
+        "--execute", action="store_true", help="With restart and remove: do it, instead of telling what would be done."
+    )
 
 
 BRIDGES = Subcommand(
@@ -122,7 +129,7 @@ BRIDGES = Subcommand(
 )
 INBOX_COMMAND = Subcommand(
     name="inbox",
-    help="Let an inbox begin anew in its source, or forget one that no app declares.",
+    help="Pause an inbox, let it go on or begin anew in its source, or forget one that no app declares.",
     report=inbox,
     arguments=_arguments,
 )

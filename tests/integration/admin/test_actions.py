@@ -13,7 +13,17 @@ from django.utils.formats import number_format
 
 from django_events import Backoff, declarations, publish
 from django_events.admin.lists import AtLeast
-from django_events.models import BufferedEvent, Clock, DeadLetter, Delivery, Event, Intervention, ScheduledEvent
+from django_events.models import (
+    BufferedEvent,
+    Clock,
+    DeadLetter,
+    Delivery,
+    Event,
+    Inbox,
+    Intervention,
+    ScheduledEvent,
+    Topic,
+)
 from django_events.models.functions import ClockTimestamp
 from django_events.publishing.clocks import sync as sync_clocks
 from django_events.testing import drain
@@ -515,6 +525,46 @@ def test_clocks_are_paused_go_on_and_tick_now(olga, sign_in, things):
     assert said(act("remove", reason="gone")) == ["Clock things.nightly is removed."]
     assert not Clock.objects.exists()
     assert Intervention.objects.latest("pk").details["reason"] == "gone"
+
+
+@pytest.mark.requirement("X21")
+def test_inboxes_are_paused_begin_anew_and_are_removed(olga, sign_in, things):
+    Inbox.objects.create(
+        name="things-in",
+        topic=Topic.objects.get(name="things"),
+        source="redis bank",
+        position={"bank": {"id": "2-0", "passed": 2}},
+        start="beginning",
+        lag=1_200,
+        failing_since=timezone.now(),
+        error="The broker is down.",
+    )
+    inbox, page = Inbox.objects.get(), "/admin/django_events/inbox/"
+    listed, shown = (olga.get(one).content.decode() for one in (page, address("inbox", inbox)))
+    assert "redis bank" in listed and "1,200" in listed and "no app declares it" in listed
+    assert "id 2-0, passed 2" in shown and "The broker is down." in shown
+
+    def act(action, client=olga, **said):
+        chosen = {"action": action, "_selected_action": [inbox.pk], "decided": "yes", "reason": "", **said}
+        return client.post(page, chosen, follow=True)
+
+    asked = olga.post(page, {"action": "restart", "_selected_action": [inbox.pk]}).content.decode()
+    assert "Let these inboxes begin anew?" in asked and "things-in: redis bank → things" in asked
+    assert "the id of the last message of the source" in asked
+
+    act("pause", sign_in("view_inbox", "resume_inbox", name="ada"))
+    assert Inbox.objects.get().paused_at is None
+    assert said(act("pause", reason="repairs")) == ["Inbox things-in is paused."]
+    assert said(act("pause")) == ["Inbox things-in: nothing was changed."]
+    assert Inbox.objects.get().paused_at is not None
+    assert said(act("resume")) == ["Inbox things-in goes on."]
+    assert "This field is required" in act("restart").content.decode()
+    assert said(act("restart", start="1-0")) == ["Inbox things-in begins anew."]
+    assert (Inbox.objects.get().position, Inbox.objects.get().start) == (None, "1-0")
+    assert said(act("remove", reason="gone")) == ["Inbox things-in is removed."]
+    assert not Inbox.objects.exists()
+    done = [(one.action, one.by) for one in Intervention.objects.order_by("pk")]
+    assert done == [("pause", "olga"), ("resume", "olga"), ("restart", "olga"), ("remove", "olga")]
 
 
 def test_a_declared_clock_is_not_removed(olga, things):

@@ -345,7 +345,7 @@ def test_a_source_of_another_name_has_no_place_of_it(things, make_inbox, redis):
     take_in(make_inbox(things, source=SOURCE, transform=payment))
     other = make_inbox(things, source=redis_source("elsewhere"), transform=payment)
     take_in(other)
-    assert "is declared for 'elsewhere' now" in error()
+    assert "a process declares it for redis elsewhere" in error()
 
 
 def test_a_broker_that_is_away_is_said_without_its_password_and_waited_for(things, make_inbox, redis, caplog):

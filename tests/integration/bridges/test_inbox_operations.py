@@ -8,6 +8,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection
 from django.test import override_settings
+from django.utils import timezone
 
 from django_events import Draft, declarations, redis_source, redis_stream
 from django_events.checks import check_inboxes
@@ -18,7 +19,7 @@ from django_events.observing.lag import standings
 from django_events.observing.problems import find_problems
 from django_events.observing.state import INBOX_FAILING, INBOX_LAG, read
 from django_events.operating import inboxes
-from django_events.operations import remove_inbox, restart_inbox
+from django_events.operations import pause_inbox, remove_inbox, restart_inbox
 from django_events.testing import published
 from tests.support.fix_consumers import serve_due
 from tests.support.fix_inboxes import take_in
@@ -118,6 +119,35 @@ def test_an_inbox_is_begun_anew_by_hand(things, make_inbox, redis, capsys):
     restart_inbox(inbox, start="no id")
     take_in(inbox)
     assert "no id of a Redis stream" in Inbox.objects.get().error
+
+
+def test_a_paused_inbox_takes_in_nothing_until_it_is_resumed(things, make_inbox, redis, capsys):
+    with redis.client() as client:
+        client.xadd("bank", {"data": 1})
+    paused_meanwhile = []
+
+    def transform(message):
+        if not paused_meanwhile:
+            paused_meanwhile.append(pause_inbox("things-in", reason="the bank repairs", by="ada"))
+        return Draft(value=message.json())
+
+    inbox = make_inbox(things, source=redis_source("bank"), transform=transform)
+    assert take_in(inbox) == 0, "what was read before the pause is not published behind it"
+    assert published(things) == []
+    assert asked(capsys, "bridges")["inboxes"][0]["state"] == "paused"
+    found = problems()
+    assert set(found) == {"paused"} and "events inbox resume things-in" in found["paused"].remedy
+    assert asked(capsys, "inbox", "pause", "things-in")["changed"] is False
+    make_old(served_at=timezone.now() - timedelta(hours=1))
+    assert take_in(inbox) == 0
+    assert Inbox.objects.get().served_at > timezone.now() - timedelta(minutes=1), "its worker says that it is there"
+
+    assert asked(capsys, "inbox", "resume", "things-in")["changed"] is True
+    assert inbox.resume() is False
+    assert take_in(inbox) == 1
+    assert [event.value for event in published(things)] == [1]
+    told = [(one.action, one.by, one.details.get("reason")) for one in Intervention.objects.order_by("pk")]
+    assert [one[0] for one in told] == ["pause", "resume"] and told[0][1:] == ("ada", "the bank repairs")
 
 
 def test_only_an_inbox_that_no_app_declares_is_removed(things, make_inbox, capsys, redis):

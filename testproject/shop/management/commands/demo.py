@@ -15,14 +15,15 @@ from django.db.models.functions import Cast
 from django.utils import timezone
 
 from django_events.consuming.registered import registered
+from django_events.declarations import DeclaredConsumer
 from django_events.management.spark import explained
 from django_events.models import DeadLetter, Event, PastDelivery
 from django_events.observing.lag import PartitionProgress, progress
 from django_events.operations import Rebuilt, lag, rebuild, redrive
 from django_events.workers.all_in_one import Done
 from django_events.workers.stopping import stop_on_signals
-from testproject.shop import events
-from testproject.shop.crew import CONSUMERS, crew_at_work
+from testproject.shop import broker, events
+from testproject.shop.crew import CONSUMERS, CREW, crew_at_work
 from testproject.shop.models import FullMailbox, Order, OrderStatus, Payment, SearchEntry
 from testproject.shop.opening import keep_open
 from testproject.shop.patience import Patience
@@ -41,6 +42,11 @@ class Command(BaseCommand):
         parser.add_argument("--orders", type=int, default=750, help="How many orders each of them tries.")
         parser.add_argument("--keep", metavar="PATH", help="Where to leave the exported files.")
         parser.add_argument(
+            "--relay",
+            choices=["redis"],
+            help="Relay the orders to a Redis of the demo's own, and read them back there.",
+        )
+        parser.add_argument(
             "--serve", action="store_true", help="Stay open afterwards: serve the admin, with a login, until Ctrl-C."
         )
         parser.add_argument(
@@ -48,34 +54,59 @@ class Command(BaseCommand):
         )
 
     def handle(
-        self, *args: Any, customers: int, orders: int, keep: str | None, serve: bool, port: int, **options: Any
+        self,
+        *args: Any,
+        customers: int,
+        orders: int,
+        keep: str | None,
+        relay: str | None,
+        serve: bool,
+        port: int,
+        **options: Any,
     ) -> None:
         self.stdout.write("Preparing the database …")
         call_command("migrate", verbosity=0)
         before, counts_before = {topic.name: last_id(topic.name) for topic in TOPICS}, counts()
         simulation = Simulation(customers=customers, orders_each=orders)
+        if relay:
+            with broker.orders_relayed() as (to_redis, options_of_redis):
+                self._work(simulation, before, counts_before, [*CREW, to_redis])
+                self._report_relay(options_of_redis)
+        else:
+            self._work(simulation, before, counts_before, CREW)
+        self._report_revenue(keep)
+        if serve:
+            self._serve(port)
+
+    def _work(
+        self,
+        simulation: Simulation,
+        before: dict[str, int],
+        counts_before: dict[str, Counter[str]],
+        crew: list[DeclaredConsumer],
+    ) -> None:
+        """The busy hour, and what is to be said of it."""
         self.stdout.write(
-            f"{customers} customers try {orders} orders each. Beside them run the transfer and five consumers:\n"
-            "billing and search are streams, receipts is a queue, and some customers' mailboxes are full; status is a\n"
-            "projection, which is rebuilt meanwhile, and earnings a roll-up."
+            f"{simulation.customers} customers try {simulation.orders_each} orders each. Beside them run the transfer\n"
+            "and five consumers: billing and search are streams, receipts is a queue, and some customers'\n"
+            "mailboxes are full; status is a projection, which is rebuilt meanwhile, and earnings a roll-up."
         )
         started = time.monotonic()
-        with crew_at_work() as working, ThreadPoolExecutor(1) as executor:
+        with crew_at_work(crew) as working, ThreadPoolExecutor(1) as executor:
             simulation.start()
             rebuilding = executor.submit(rebuild_status, simulation)
             self._watch(simulation, before)
             simulation.join()
             rebuilt = rebuilding.result()
             self._wait(simulation, before, working)
+            for one in crew:
+                self._wait_for(one, working)
             seconds = time.monotonic() - started
             dead = self._repair(simulation, before, working)
         self._report(simulation, before)
         self._report_consumers(counts_before, seconds)
         self._report_receipts(dead)
         self._report_status(rebuilt)
-        self._report_revenue(keep)
-        if serve:
-            self._serve(port)
 
     def _serve(self, port: int) -> None:
         with stop_on_signals() as stop:
@@ -129,6 +160,12 @@ class Command(BaseCommand):
                 redrive(died_since)
         self._wait(simulation, before, working)
         return dead
+
+    def _wait_for(self, consumer: DeclaredConsumer, working: "Future[Done]") -> None:
+        """Also those that are no part of the proof."""
+        patience = Patience()
+        while not working.done() and (left := lag(consumer)):
+            self._go_on_waiting(patience, left, {f"{consumer}, behind": left})
 
     def _go_on_waiting(self, patience: Patience, seen: object, left: dict[str, int]) -> None:
         """A line once in a while. What stands still for a minute comes to no end: then the demo says what it is."""
@@ -218,6 +255,18 @@ class Command(BaseCommand):
             f"The projection has the status of each order: {paid:,} are paid, {orders - paid:,} are not. Its table\n"
             f"was filled anew from {rebuilt.events:,} events while it was served. {checked.keys:,} orders were folded\n"
             "once more, and don't differ."
+        )
+
+    def _report_relay(self, options: dict[str, Any]) -> None:
+        found = broker.in_redis(options)
+        ids = sorted(one for stream in found.values() for one in stream)
+        in_order = all(stream == sorted(stream) for stream in found.values())
+        if not in_order or ids != [event.id for event in Event.objects.of("orders").only("id").order_by("id")]:
+            raise CommandError("What the relay has sent to Redis is not what the log holds.")
+        self.stdout.write("")
+        self.stdout.write(
+            f"A relay, a consumer like the others, has sent the orders to Redis: {len(ids):,} events\n"
+            f"in {len(found)} streams, one for each partition: each event once, and in the order of the log."
         )
 
     def _report_revenue(self, keep: str | None) -> None:
