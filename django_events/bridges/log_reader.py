@@ -364,8 +364,8 @@ class LogReader:
         if self._copies:
             return (
                 "A log with its ids can't go on with other events: remove the topic here and let it be made anew, with "
-                "manage.py events remove-topic and migrate. If what is here is right and the rest goes on behind it: "
-                "manage.py events inbox restart NAME --from the last id here."
+                "manage.py events remove-topic --force and migrate. If what is here is right and the rest goes on "
+                "behind it: manage.py events inbox restart NAME --from the last id here."
             )
         return (
             "To take in what it has now: manage.py events inbox restart NAME --from beginning, or --from the id of the "

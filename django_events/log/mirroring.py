@@ -57,6 +57,10 @@ class MirroredLog:
         """What is known of the topic and its segments may be wrong."""
         self._row, self._room = None, 0
 
+    @property
+    def _anew(self) -> str:
+        return f"To begin anew, its consumers too: manage.py events remove-topic {self.topic} --force, and migrate."
+
     def begin(self, at: int, numbers: Sequence[int]) -> None:
         """Let the log begin behind an id, or go on behind it; Refused if it has other events. In a transaction."""
         topic = self._locked()
@@ -67,7 +71,7 @@ class MirroredLog:
             raise Refused(
                 f"The log of topic {self.topic!r} ends at {end} here, and can't go on behind {at}: it keeps the ids "
                 "of its source. If what is here is right: manage.py events inbox restart NAME --from "
-                f"{end}. To begin anew: manage.py events remove-topic {self.topic}, and migrate."
+                f"{end}. {self._anew}"
             )
         if sql.fetch(self.using, SQL.waits, topic_id=topic.pk)[0][0]:
             raise Refused(
@@ -87,8 +91,7 @@ class MirroredLog:
         if came.after < end or (came.after > end and came.absent_until < came.after):
             raise Refused(
                 f"The log of topic {self.topic!r} ends at {end} here, and the inbox has taken in up to {came.after}: "
-                "something else has written to it, or the topic was made anew. To begin anew: "
-                f"manage.py events remove-topic {self.topic}, and migrate."
+                f"something else has written to it, or the topic was made anew. {self._anew}"
             )
         if partitions != came.partitions and came.rows:
             raise Refused(
@@ -99,8 +102,7 @@ class MirroredLog:
         if topic.compact and came.after > end:
             raise Refused(
                 f"Topic {self.topic!r} is compacted here, and the events from {end + 1} to {came.after} are gone: its "
-                "consumers couldn't tell what is missing. Declare it without compact=True, or begin anew: "
-                f"manage.py events remove-topic {self.topic}, and migrate."
+                f"consumers couldn't tell what is missing. Declare it without compact=True. {self._anew}"
             )
         if came.rows and came.last > self._room:
             self._make_room(topic, came)

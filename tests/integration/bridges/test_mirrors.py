@@ -35,6 +35,7 @@ from django_events.observing.verifying.proving import verify
 from django_events.operating import inboxes
 from django_events.operations import erase, lag, remove_topic, restart_inbox
 from django_events.statements import log_table
+from django_events.syncing import sync
 from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
 from tests.support.fix_consumers import serve_due
@@ -322,6 +323,12 @@ def test_a_source_that_was_restored_is_said(there, here, mirror):
     take_in(mirror)
     assert "there/10 is another one than the one that the inbox has taken in" in row().error
     assert log_values(here) == list(range(10))
+
+    remove_topic("here", force=True)
+    sync("default")
+    take_in(mirror)
+    assert rows_of("here") == rows_of("there")
+    assert row().error == ""
 
 
 def test_an_event_that_is_missing_without_a_reason_is_said(there, here, mirror):
