@@ -33,6 +33,12 @@ LOG = (
     " WHERE t.name = 'letters' ORDER BY e.id"
 )
 KINDS = ["kept", "new"]
+# No timeout of the server's reaches a session whose client froze while it sent rows: an operator ends it.
+END_FROZEN = """
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity AS a
+WHERE a.datname = current_database() AND a.query LIKE 'COPY%' AND a.state = 'active' AND a.wait_event = 'ClientRead'
+    AND a.query_start < clock_timestamp() - interval '20 s'
+"""
 
 
 class Sites:
@@ -88,6 +94,9 @@ class Sites:
                 )
         self.sent += events
 
+    def inbox_row(self) -> list[Any]:
+        return self.connection.execute("SELECT to_jsonb(i) FROM django_events_inbox AS i").fetchall()
+
     def taken(self) -> int:
         [[answer]] = self.connection.execute(
             "SELECT coalesce(max(taken), 0) FROM django_events_inbox WHERE name = 'received'"
@@ -98,12 +107,14 @@ class Sites:
         def is_done() -> bool:
             if repaired:
                 self.proxy.come_back()
+                self.connection.execute(END_FROZEN)
             return self.taken() == self.sent
 
         try:
             self.here.wait_until(is_done, what="all events taken in")
         except AssertionError as error:
             error.add_note(f"the shop: {self.shop.log_of('run_transfer')[-2_000:]}")
+            error.add_note(f"sent {self.sent}, logged {len(self.logged())}, {self.inbox_row()}")
             raise
 
     def logged(self) -> list[tuple[Any, ...]]:
