@@ -64,6 +64,7 @@ _HOMES = {
     "queue": "django_events.declarations",
     "rabbitmq": "django_events.bridges.rabbitmq",
     "rabbitmq_source": "django_events.bridges.rabbitmq_source",
+    "log_source": "django_events.bridges.log_source",
     "redis_source": "django_events.bridges.redis_source",
     "redis_stream": "django_events.bridges.redis_streams",
     "relay": "django_events.declarations",
@@ -117,6 +118,7 @@ __all__ = [
     "kafka",
     "kafka_source",
     "listen",
+    "log_source",
     "outbox",
     "projection",
     "publish",
@@ -146,6 +148,7 @@ if TYPE_CHECKING:
     from django_events.bridges.jetstream_source import jetstream_source
     from django_events.bridges.kafka import kafka
     from django_events.bridges.kafka_source import kafka_source
+    from django_events.bridges.log_source import log_source
     from django_events.bridges.rabbitmq import rabbitmq
     from django_events.bridges.rabbitmq_source import rabbitmq_source
     from django_events.bridges.redis_source import redis_source

@@ -29,6 +29,7 @@ from django_events.publishing.model_signals import publishers
 OLDEST_POSTGRESQL = 140_001
 SHORTEST_POLL = timedelta(milliseconds=50)
 TOLD = 5  # topics that a message names
+OWN_TOPIC = "A mirror has the events of its source only. Give the others a topic of their own."
 LOCAL = {"localhost", "127.0.0.1", "::1"}
 WITHOUT_ENCRYPTION = {"disable", "allow", "prefer"}
 
@@ -182,6 +183,8 @@ def check_outboxes(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
         if outbox.topic not in topics:
             problem = f"An @outbox publishes to topic {outbox.topic!r}, which no installed app declares."
             yield Error(problem, hint=did_you_mean(outbox.topic, topics), obj=publisher.model, id="django_events.E010")
+        if problem := _of_mirror("An @outbox", outbox.topic):
+            yield Error(problem, hint=OWN_TOPIC, obj=publisher.model, id="django_events.E010")
 
 
 @register(Tags.models)
@@ -196,6 +199,16 @@ def check_captures(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
         if trigger.declared.topic not in topics:
             problem = f"A capture() publishes to topic {trigger.declared.topic!r}, which no installed app declares."
             yield Error(problem, hint=did_you_mean(trigger.declared.topic, topics), obj=model, id="django_events.E011")
+        if problem := _of_mirror("A capture()", trigger.declared.topic):
+            yield Error(problem, hint=OWN_TOPIC, obj=model, id="django_events.E011")
+
+
+def _of_mirror(what: str, topic: str) -> str:
+    """What to say of something that publishes to a mirror; nothing if the topic is none."""
+    mirror = inboxes.mirrors.get(topic)
+    if mirror is None:
+        return ""
+    return f"{what} publishes to topic {topic!r}, which is a mirror of {mirror.source}: nothing can be saved."
 
 
 @register(Tags.models)

@@ -25,6 +25,7 @@ pytest_plugins = [  # each before those that import it
     "tests.support.fix_relays",
     "tests.support.fix_queue_brokers",
     "tests.support.fix_inboxes",
+    "tests.support.fix_mirrors",
 ]
 
 # A Spark session of a few seconds spends most of them in Java's compiler: the quick compiler alone takes half the time.

@@ -53,7 +53,11 @@ def name_of(
 
 def said(error: BaseException, options: Mapping[str, Any]) -> str:
     """What an error says, without anything that is secret in the options of a broker."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return masked(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, options)
+
+
+def masked(text: str, options: Mapping[str, Any]) -> str:
+    """A text without anything that is secret in the options of a broker, and not too long."""
     for secret in sorted(set(_secrets(options)), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return text[:LONGEST_REASON]

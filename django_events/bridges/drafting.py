@@ -60,7 +60,7 @@ def event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage) 
 
 
 def _event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage) -> Encoded | None:
-    draft = _transformed(inbox, message) if inbox.transform is not None else _cloudevent(message)
+    draft = _transformed(inbox, message) if inbox.transform is not None else message.draft or _cloudevent(message)
     if draft is None:
         return None
     if draft.shard_by is not None:
@@ -133,6 +133,8 @@ def _transformed(inbox: DeclaredInbox, message: InboxMessage) -> Draft | None:
 
 def _cloudevent(message: InboxMessage) -> Draft:
     """A CloudEvent, structured or with its attributes beside the payload, as relays write them."""
+    if (reason := message.headers.get("unreadable")) is not None:  # of the log of another site, which knows its events
+        raise Unreadable(reason)
     content_type = message.headers.get("content-type", message.headers.get("content_type", ""))
     if content_type.partition(";")[0].strip().lower() == STRUCTURED:
         return _structured(message)

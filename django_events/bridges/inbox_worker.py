@@ -18,11 +18,12 @@ from django.db import DatabaseError, InterfaceError
 from django_events import sql
 from django_events.bridges.drafting import LONGEST_REASON, Unreadable, event_of, unreadable_event
 from django_events.bridges.sources import Found, GoneMessages, InboxMessage, Places, SourceReader, SourceUnavailable
-from django_events.bridges.taking_in import InboxRow, Intake, find, note_failure, note_served, take_in
+from django_events.bridges.taking_in import InboxRow, Intake, copy_in, find, note_failure, note_served, take_in
 from django_events.conf import settings
 from django_events.consuming.failures import storable
 from django_events.declarations import DeclaredInbox, registry
 from django_events.exceptions import EventsError, InvalidEvent, Refused
+from django_events.log.mirroring import MirroredLog
 from django_events.phrases import count
 from django_events.publishing.encoding import Encoded
 from django_events.retries import RetryLater
@@ -57,7 +58,8 @@ class InboxWorker:
         self._once = once
         self._topic = registry.get(inbox.topic)
         self._source: Any = inbox.source
-        self._reader: SourceReader | None = None
+        self._log = MirroredLog(using, inbox.topic) if inbox.keep_ids else None
+        self._reader: Any = None  # a SourceReader, or one that copies
         self._row: InboxRow | None = None  # as this turn found it
         self._doubts_waiting = False  # the reader could not wait, and what it reads doesn't say why
         self._rests_until = 0.0
@@ -80,7 +82,10 @@ class InboxWorker:
             if time.monotonic() < self._rests_until and self._is_still_so():
                 return 0
             self._again = False
-            return self._take_in(stop)
+            taken = self._take_in(stop)
+            while taken is None and not stop.requested:
+                taken = self._take_in(stop)
+            return taken or 0
         except HeldUp as held:
             self._fail(str(held), after=held.after)
             self._again = held.again
@@ -115,6 +120,8 @@ class InboxWorker:
     def reset(self) -> None:
         """What was committed is asked again."""
         self._row = None
+        if self._log is not None:
+            self._log.forget()
 
     def close(self) -> None:
         self._drop()
@@ -169,7 +176,8 @@ class InboxWorker:
                 "that is not to be taken in."
             )
 
-    def _take_in(self, stop: Stop) -> int:
+    def _take_in(self, stop: Stop) -> int | None:
+        """Take in what is behind the position; None if nothing of that is for the inbox, and more may be."""
         row = self._find()
         if row.is_paused:
             self._rest_paused(row)
@@ -177,11 +185,10 @@ class InboxWorker:
         self._refuse_another(row)
         reader = self._open()
         if row.position is None:
-            with self._reading():
-                places = reader.begin(row.start)
-            if not self._write(row, Intake(position=places)):
+            beginning = self._beginning(reader, row.start)
+            if not self._write(row, beginning):
                 return 0
-            row = self._row = row._replace(position=places)
+            row = self._row = row._replace(position=beginning.position)
         assert row.position is not None  # noqa: S101
         with self._reading():
             found = reader.read(row.position, self.inbox.batch_size)
@@ -196,16 +203,41 @@ class InboxWorker:
         if not self._write(row, intake):
             return 0
         self._say_what_was_lost(found.gone, intake.unread)
-        return len(intake.events) + intake.left_out
+        if self._log is not None and intake.rows is not None:
+            self._log.told(intake.rows)
+        return intake.taken + len(intake.unread) + intake.left_out or None
+
+    def _beginning(self, reader: Any, start: str) -> Intake:
+        with self._reading():
+            if self._log is None:
+                return Intake(position=reader.begin(start))
+            begins = reader.begin_copy(start)
+            return Intake(position=begins.places, begins=begins)
 
     def _write(self, row: InboxRow, intake: Intake) -> bool:
-        if not take_in(self.using, row, self._topic, intake):
+        if not self._written(row, intake):
             self._stand_by()
             return False
         self._row = row._replace(position=intake.position)
         self._served = time.monotonic()
         self._works()
         return True
+
+    def _written(self, row: InboxRow, intake: Intake) -> bool:
+        if self._log is None:
+            return take_in(self.using, row, self._topic, intake)
+        try:
+            return copy_in(self.using, row, self._log, intake)
+        except EventsError:
+            self._log.forget()
+            raise
+        except DatabaseError as error:
+            self._log.forget()
+            kind = sql.kind_of(error)
+            was_dropped = kind is sql.ErrorKind.NO_SEGMENT  # by retention, which has cut the last segment
+            if not was_dropped and not (kind.of_log and intake.rows is not None and self._log.quarantined(intake.rows)):
+                raise
+        return copy_in(self.using, row, self._log, intake)
 
     def _stand_by(self) -> None:
         """The row is another one by now: what was read from the former place, or found missing there, says nothing."""
@@ -259,6 +291,9 @@ class InboxWorker:
             else:
                 intake.events.append(event)
         intake.lag = None if found.lag is None else found.lag - taken
+        if found.passed is not None and taken == len(found.messages):
+            intake.position.update(found.passed.places)
+            intake.lag, intake.rows = found.passed.lag, found.passed.rows
         return intake
 
     def _event(self, message: InboxMessage, *, is_first: bool) -> tuple[Encoded | None, bool]:
@@ -310,14 +345,14 @@ class InboxWorker:
                 extra=self._fields(),
             )
 
-    def _open(self) -> SourceReader:
+    def _open(self) -> Any:
         if self._reader is None:
             try:
                 self._source.check_installed()
             except Refused as error:
                 raise SourceUnavailable(str(error)) from None
             with self._reading():
-                self._reader = self._source.reader()
+                self._reader = self._source.reader() if self._log is None else self._source.copying_reader()
                 self._reader.open()
         return self._reader
 
@@ -333,7 +368,8 @@ class InboxWorker:
 
     def _drop(self) -> None:
         """Close the reader: the next attempt opens another one."""
-        reader, self._reader = self._reader, None
+        reader: SourceReader | None = self._reader
+        self._reader = None
         if reader is not None:
             reader.close()
 

@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
+from django_events.drafts import Draft
+from django_events.log.mirroring import CopiedRows
+
 Places = dict[str, Any]  # by log of the source, what the last message that was taken in there is; JSON
 
 
@@ -26,6 +29,7 @@ class InboxMessage:
     """One message as the source has it. `transform` gets it.
 
     `fields` are the bytes of a Redis entry, or of Kafka's headers, by name. Headers have small letters.
+    `draft` is the event that it is taken in as without a `transform`, where the source knows.
     """
 
     id: str  # `1700000000000-0` of Redis, a number of the stream in JetStream, an offset in Kafka
@@ -37,6 +41,7 @@ class InboxMessage:
     fields: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     subject: str | None = None  # of JetStream
     sent_at: datetime | None = None
+    draft: Draft | None = field(default=None, repr=False)
 
     @property
     def address(self) -> str:
@@ -59,12 +64,29 @@ class GoneMessages(NamedTuple):
     unit: str = "message"  # what is counted: in Kafka offsets, some of which may have had no message
 
 
+class Passed(NamedTuple):
+    """Where an inbox is when it has taken all of it in, if the source leaves messages out by itself, or copies rows."""
+
+    places: Places
+    lag: int | None
+    rows: CopiedRows | None = None  # of a reader that copies, in the place of messages
+
+
 class Found(NamedTuple):
     """What a source has behind some places."""
 
     messages: Sequence[InboxMessage]
     gone: Sequence[GoneMessages] = ()
     lag: int | None = None  # how many messages are behind these places, those that are found included
+    passed: Passed | None = None
+
+
+class CopyBeginning(NamedTuple):
+    """Where a log with the ids of the source begins: behind an id, with the numbers that partitions had there."""
+
+    places: Places
+    id: int
+    numbers: Sequence[int]
 
 
 class SourceUnavailable(Exception):

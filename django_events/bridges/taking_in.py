@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from django_events import sql, telemetry
-from django_events.bridges.sources import Places
+from django_events.bridges.sources import CopyBeginning, Places
 from django_events.declarations import DeclaredInbox, DeclaredTopic
 from django_events.exceptions import NotReady
+from django_events.log.mirroring import WRITING, CopiedRows, MirroredLog
 from django_events.publishing.encoding import Encoded
 from django_events.publishing.storing import explained, store
 
@@ -52,6 +53,12 @@ class Intake:
     unread: list[str] = field(default_factory=list)  # addresses of messages whose events say that they can't be read
     gone: int = 0
     lag: int | None = None
+    begins: CopyBeginning | None = None  # where the log of a mirror begins
+    rows: CopiedRows | None = None  # of a mirror, in the place of events
+
+    @property
+    def taken(self) -> int:
+        return len(self.events) - len(self.unread) + (len(self.rows.rows) if self.rows is not None else 0)
 
 
 def find(using: str, inbox: DeclaredInbox) -> InboxRow:
@@ -72,23 +79,39 @@ def take_in(using: str, row: InboxRow, topic: DeclaredTopic, intake: Intake) -> 
         explained(using, topic),
         sql.committed(using, **UNLIMITED),
     ):
-        moved = sql.fetch(
-            using,
-            SQL.advance,
-            inbox_id=row.id,
-            generation=row.generation,
-            expected=row.expected,
-            source=row.source,
-            topic_id=row.topic_id,
-            position=json.dumps(intake.position),
-            taken=len(events) - len(intake.unread),
-            left_out=intake.left_out,
-            unreadable=len(intake.unread),
-            gone=intake.gone,
-            lag=intake.lag,
-        )
+        moved = _advance(using, row, intake)
         if moved and events:
             store(using, topic, events)
+    return moved
+
+
+def copy_in(using: str, row: InboxRow, log: MirroredLog, intake: Intake) -> bool:
+    """The same for a mirror, whose events go straight into the log."""
+    with sql.committed(using, **WRITING):
+        moved = _advance(using, row, intake)
+        if moved and intake.begins is not None:
+            log.begin(intake.begins.id, intake.begins.numbers)
+        if moved and intake.rows is not None:
+            log.append(intake.rows)
+    return moved
+
+
+def _advance(using: str, row: InboxRow, intake: Intake) -> bool:
+    moved = sql.fetch(
+        using,
+        SQL.advance,
+        inbox_id=row.id,
+        generation=row.generation,
+        expected=row.expected,
+        source=row.source,
+        topic_id=row.topic_id,
+        position=json.dumps(intake.position),
+        taken=intake.taken,
+        left_out=intake.left_out,
+        unreadable=len(intake.unread),
+        gone=intake.gone,
+        lag=intake.lag,
+    )
     return bool(moved)
 
 

@@ -255,9 +255,12 @@ class LeasedPartition(Lease):
         after = max(self.position, dropped.id)
         events = [event for event in events if event.id > dropped.id]
         if after < dropped.compacted_until:  # the last event of a partition up to there stays: numbers go on from it
-            number = max([number, *(event.number for event in events if event.id <= dropped.compacted_until)])
+            below = [event for event in events if event.id <= dropped.compacted_until]
+            number, last = max([number, *(event.number for event in below)]), max([after, *(one.id for one in below)])
             after = min(dropped.compacted_until, upper)
             events = [event for event in events if event.id > after]
+            if events and not dropped.compacts and events[0].number - 1 - number <= after - last:
+                number = max(number, events[0].number - 1)  # a mirror's: its source may have removed that one, too
         if (gap := self._gap(events, upper, after, number)) is None:
             return
         of = self.subscription

@@ -49,6 +49,7 @@ class DeclaredInbox(Restartable):
     batch_size: int = 500
     on_unreadable: OnUnreadable = "publish"
     expired: Expired = "stop"
+    keep_ids: bool = False
     retry: Backoff = Backoff()
     declared_at: str = field(default="", compare=False, repr=False)
 
@@ -75,7 +76,20 @@ class DeclaredInbox(Restartable):
         if self.expired not in get_args(Expired):
             yield f"{what} has expired={self.expired!r}, expected 'stop' or 'skip'."
         yield from check_number(what, "batch_size", self.batch_size, 1, MAX_BATCH)
+        yield from (f"{what}: {problem}" for problem in self._problems_of_kept_ids())
         if not isinstance(self.retry, Backoff):
             yield f"{what} has retry={self.retry!r}, expected a Backoff."
         else:
             yield from (f"{what}: {problem}" for problem in self.retry.problems())
+
+    def _problems_of_kept_ids(self) -> Iterator[str]:
+        if not isinstance(self.keep_ids, bool):
+            yield f"keep_ids={self.keep_ids!r}, expected True or False."
+        elif self.keep_ids:
+            refusing = getattr(self.source, "problems_of_kept_ids", None)
+            if refusing is None:
+                yield "keep_ids=True is for the log of another site, log_source(…): other sources have no such ids."
+            else:
+                yield from refusing()
+            if self.transform is not None:
+                yield "keep_ids=True takes events as they are, and transform would change them: leave one of them out."

@@ -437,6 +437,7 @@ def inbox(
     batch_size: int = 500,
     on_unreadable: OnUnreadable = "publish",
     expired: Expired = "stop",
+    keep_ids: bool = False,
     retry: Backoff = Backoff(attempts=5, cap=timedelta(minutes=1)),
 ) -> DeclaredInbox:
     """Declare an inbox: the messages of a broker become events of a topic, in order, each exactly once.
@@ -445,6 +446,7 @@ def inbox(
     transaction that publishes the events. CloudEvents are taken in as they are; `transform` gets a message and returns
     a Draft, or None to leave it out. A message that can't be read is published as an event of its own type with all of
     its bytes, or with on_unreadable="stop" the inbox waits in front of it.
+    With keep_ids the topic is a mirror of another site's: it has the same events under the same ids, and no others.
     """
     declared = DeclaredInbox(
         name=name,
@@ -455,6 +457,7 @@ def inbox(
         batch_size=batch_size,
         on_unreadable=on_unreadable,
         expired=expired,
+        keep_ids=keep_ids,
         retry=retry,
         declared_at=_caller(),
     )

@@ -8,7 +8,7 @@ from django_events.declarations.declared_consumer import DeclaredConsumer
 from django_events.declarations.declared_inbox import DeclaredInbox
 from django_events.declarations.declared_topic import DeclaredTopic
 from django_events.declarations.declared_upcaster import DeclaredUpcaster, named
-from django_events.exceptions import Invalid, UnknownName, did_you_mean
+from django_events.exceptions import Invalid, Refused, UnknownName, did_you_mean
 
 
 class Declared(Protocol):
@@ -120,6 +120,40 @@ class ClockRegistry(Registry[DeclaredClock]):
 class InboxRegistry(Registry[DeclaredInbox]):
     kind = "inbox"
     example = "inbox(…, name={!r})"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mirrors: dict[str, DeclaredInbox] = {}  # by their topics
+
+    def add(self, one: DeclaredInbox) -> None:
+        super().add(one)
+        self.mirrors = {inbox.topic: inbox for inbox in self if inbox.keep_ids}
+
+    def discard(self, one: DeclaredInbox) -> None:
+        super().discard(one)
+        self.mirrors = {inbox.topic: inbox for inbox in self if inbox.keep_ids}
+
+    def problems(self) -> Iterator[tuple[DeclaredInbox, str]]:
+        """As of any; and what else publishes to a topic that has the events of another site only."""
+        yield from super().problems()
+        for mirror in self.mirrors.values():
+            others = [f"inbox {one.name!r}" for one in self if one.topic == mirror.topic and one is not mirror]
+            others += [f"clock {one.name!r}" for one in clocks if one.topic == mirror.topic]
+            others += [f"consumer {one.name!r}, by its outcomes," for one in consumers if one.outcomes == mirror.topic]
+            for other in others:
+                yield (
+                    mirror,
+                    f"Topic {mirror.topic!r} is a mirror of {mirror.source}, and {other} publishes to it: a mirror has "
+                    "the events of its source only. Give the others a topic of their own.",
+                )
+
+    def refuse_publishing(self, topic: str) -> None:
+        """Refused if a topic is a mirror."""
+        if (mirror := self.mirrors.get(topic)) is not None:
+            raise Refused(
+                f"Topic {topic!r} is a mirror of {mirror.source}: it has the events of that site only. Nothing was "
+                "published. Publish there, or to a topic of this site."
+            )
 
 
 class UpcasterRegistry(Registry[DeclaredUpcaster]):

@@ -21,7 +21,7 @@ from django.db import connections
 from django_events import sql
 from django_events.consuming.registered import registered
 from django_events.drafts import Receipt
-from django_events.exceptions import EventsError, NotReady, NotSeen, UnknownName, did_you_mean
+from django_events.exceptions import EventsError, NotReady, NotSeen, Refused, UnknownName, did_you_mean
 from django_events.models import Topic
 from django_events.sql.prepared import SharedSession
 from django_events.statements import log_table
@@ -167,6 +167,7 @@ def prepare(
     ids = {row[1]: row[0] for row in rows}
     readers = {topic: [Reader(*row[2:4]) for row in rows if row[1] == topic and row[2] is not None] for topic in ids}
     _refuse_unknown(using, named, consumers, readers)
+    _refuse_mirrors({row[1]: row[5] for row in rows if named and row[5]})
     targets = [
         Target(ids[one.topic], one.topic, one.ticket, one.ticket, one.moment, readers[one.topic])
         for one in receipts
@@ -178,6 +179,15 @@ def prepare(
         upper = last_ticket(using)
     targets += [Target(ids[topic], topic, 0, upper or 0, None, readers[topic]) for topic in dict.fromkeys(whole)]
     return Wait(using, targets, rows[0][4] if rows else "")
+
+
+def _refuse_mirrors(mirrors: dict[str, str]) -> None:
+    """What was published at another site may not be here yet, and nothing here tells whether it is."""
+    for topic, source in mirrors.items():
+        raise Refused(
+            f"Topic {topic!r} is a mirror of {source}: a ticket of that site says nothing here, and what was committed "
+            "there may not be here yet. Wait there for the log, then here until a consumer has passed the event's id."
+        )
 
 
 def _refuse_unknown(

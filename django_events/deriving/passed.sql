@@ -3,9 +3,9 @@
 --
 -- Parameters: topics (names, or null for those that the consumers read), consumers (names).
 -- Answers with the topic's id and name, the id and the name of the consumer, null where none of them reads it, and where
--- this session looks for tables.
+-- this session looks for tables; and what the topic is a mirror of.
 -- Relies on: django_events_topic (name), django_events_consumer (name, topic).
-SELECT t.id, t.name, c.id, c.name, current_setting('search_path')
+SELECT t.id, t.name, c.id, c.name, current_setting('search_path'), t.mirror_of
 FROM django_events_topic AS t
 LEFT JOIN django_events_consumer AS c ON c.topic_id = t.id AND c.name = ANY(%(consumers)s::text[])
 WHERE CASE WHEN %(topics)s::text[] IS NULL THEN c.id IS NOT NULL ELSE t.name = ANY(%(topics)s::text[]) END

@@ -13,6 +13,7 @@ class Floors(NamedTuple):
     id: int
     numbers: list[int]
     compacted_until: int
+    compacts: bool = True  # by itself: then the last event of each partition up to there is in the log
 
     @property
     def absent_until(self) -> int:

@@ -137,6 +137,16 @@ def drop(using: str, topic: Topic, segment: Segment) -> None:
     sql.fetch(using, SQL.drop_segment, topic_id=topic.pk, first=segment.first)
 
 
+def cover(using: str, topic: Topic, *, until: int) -> None:
+    """Attach one segment for all ids behind the last segment and before this one: of a mirror, where no events come.
+
+    For a caller who holds the head of the topic.
+    """
+    existing = segments(using, topic.pk)
+    if existing and existing[-1].end < until:
+        sql.fetch(using, SQL.make_segment, topic_id=topic.pk, first=existing[-1].end, ends=until)
+
+
 def extend(using: str, topic: Topic, *, after: int, events: int) -> int:
     """Attach what is missing of the segments for the next `events` and one more; see `ensure`.
 

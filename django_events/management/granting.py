@@ -309,6 +309,15 @@ def reader(of: Granting) -> Iterator[Block]:
     )
 
 
+def mirror(of: Granting) -> Iterator[Block]:
+    """The rights of another site's inbox or mirror: it reads the log, and where it begins and ends."""
+    yield _entry(of)
+    yield Block(
+        "Which topics there are, what was removed of them, and the log: also of topics and segments that come later.",
+        [of.on("SELECT", *map(_table, (models.Topic, models.TopicHead))), of.on_log("SELECT")],
+    )
+
+
 ROLES: dict[str, Callable[[Granting], Iterable[Block]]] = {
     "publisher": publisher,
     "consumer": consumer,
@@ -316,6 +325,7 @@ ROLES: dict[str, Callable[[Granting], Iterable[Block]]] = {
     "operator": operator,
     "reader": reader,
     "sink": sink,
+    "mirror": mirror,
 }
 
 

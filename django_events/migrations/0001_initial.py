@@ -88,12 +88,19 @@ CREATE FUNCTION django_events_open(topic text, wake boolean DEFAULT NULL) RETURN
 LANGUAGE plpgsql AS $function$
 DECLARE
     topic_id integer;
+    source text;
 BEGIN
-    SELECT t.id INTO topic_id FROM django_events_topic AS t WHERE t.name::text OPERATOR(pg_catalog.=) topic;
+    SELECT t.id, t.mirror_of INTO topic_id, source
+    FROM django_events_topic AS t
+    WHERE t.name::text OPERATOR(pg_catalog.=) topic;
     IF topic_id IS NULL THEN
         RAISE EXCEPTION 'There is no topic "%" in this database.', topic
             USING ERRCODE = 'DE001', HINT = 'Declare it in an app''s events.py and run manage.py migrate. '
                 'A migration that needs it earlier depends on django_events, or makes it with CreateTopic.';
+    END IF;
+    IF source OPERATOR(pg_catalog.<>) '' THEN
+        RAISE EXCEPTION 'Topic "%" is a mirror of %: it has the events of that site only.', topic, source
+            USING ERRCODE = 'DE007', HINT = 'Publish there, or to a topic of this site.';
     END IF;
     IF coalesce(wake, pg_catalog.current_setting('max_prepared_transactions') OPERATOR(pg_catalog.=) '0')
         AND NOT pg_catalog.pg_try_advisory_xact_lock_shared(7235707310506407027)
@@ -667,6 +674,17 @@ class Migration(OnPostgreSQL):
                         db_default=datetime.timedelta(days=1),
                         default=datetime.timedelta(days=1),
                         verbose_name="tombstones kept",
+                    ),
+                ),
+                (
+                    "mirror_of",
+                    models.TextField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        editable=False,
+                        help_text="The source of a mirror, to which nothing is published here.",
+                        verbose_name="mirror of",
                     ),
                 ),
                 (

@@ -55,6 +55,14 @@ class Topic(models.Model):
         help_text=_("Of the events of a key that all consumers have passed, only the newest is kept."),
     )
     tombstones_kept = models.DurationField(_("tombstones kept"), default=DAY, db_default=DAY)
+    mirror_of = models.TextField(
+        _("mirror of"),
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text=_("The source of a mirror, to which nothing is published here."),
+    )
     failing_since = models.DateTimeField(_("fails since"), null=True, blank=True, editable=False)
     failure = models.CharField(_("failure"), max_length=5, blank=True, default="", db_default="", editable=False)
     error = models.TextField(_("error"), blank=True, default="", db_default="", editable=False)

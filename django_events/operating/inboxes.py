@@ -19,7 +19,8 @@ SQL = sql.beside(__name__)
 def sync(using: str) -> list[str]:
     """Make and adapt what the declarations ask for; returns a line for each change."""
     declarations.inboxes.check()
-    return [change for declared in declarations.inboxes for change in _sync(using, declared)]
+    changes = [change for declared in declarations.inboxes for change in _sync(using, declared)]
+    return changes + _sync_mirrors(using)
 
 
 def _sync(using: str, declared: declarations.DeclaredInbox) -> list[str]:
@@ -78,6 +79,18 @@ def resume_inbox(
         models.Inbox.objects.using(using).filter(pk=row.pk).update(paused_at=None)
         record_of_topic(using, row.topic, "resume", by=by, reason=reason, inbox=row.name)
     return True
+
+
+def _sync_mirrors(using: str) -> list[str]:
+    """To mirrors nothing is published, whatever publishes; to a topic that is none any more, anything is."""
+    sources = {topic: str(one.source) for topic, one in declarations.inboxes.mirrors.items()}
+    rows = sql.fetch(using, SQL.mirror, topics=list(sources), sources=list(sources.values()))
+    return [
+        f"Topic {topic}: a mirror of {source}, nothing else is published to it."
+        if source
+        else f"Topic {topic}: no mirror any more, what is published goes on behind its last event."
+        for topic, source in rows
+    ]
 
 
 def restart_inbox(

@@ -26,3 +26,16 @@ SET topic_id = %(topic_id)s, source = CASE WHEN i.position IS NULL THEN %(source
 FROM former
 WHERE i.id = former.id
 RETURNING i.source, former.topic_id <> i.topic_id
+
+
+-- name: mirror
+-- Note which topics are mirrors, and of what; answers with those for which that is new.
+--
+-- Parameters: topics (names), sources (arrays of one length).
+-- Relies on: nothing but the table of topics, which is small.
+UPDATE django_events_topic AS t
+SET mirror_of = coalesce(declared.source, '')
+FROM django_events_topic AS known
+LEFT JOIN unnest(%(topics)s::text[], %(sources)s::text[]) AS declared (topic, source) ON declared.topic = known.name
+WHERE t.id = known.id AND t.mirror_of <> coalesce(declared.source, '')
+RETURNING t.name, t.mirror_of

@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from django_events import sql, telemetry
-from django_events.declarations import DeclaredTopic, registry
+from django_events.declarations import DeclaredTopic, inboxes, registry
 from django_events.drafts import UNSET, Draft, EventFields, Receipt, Unset
 from django_events.exceptions import InvalidEvent
 from django_events.models.buffer import writable
@@ -51,6 +51,8 @@ def publish(
     that this key is in another database, and the key stays in this one until the transaction ends.
     """
     declared = registry.get(topic)
+    if inboxes.mirrors:
+        inboxes.refuse_publishing(declared.name)
     with telemetry.publishing(declared.name, events=1):
         event = encode(declared, value, body, type, key, metadata, partition, publish_at, dedup_key, dedup_window)
         if shard_by is None:
@@ -74,6 +76,7 @@ def publish_many(topic: DeclaredTopic | str, drafts: Iterable[Draft], *, using: 
     publishes them a second time, but for those with a `dedup_key`, which don't count then.
     """
     declared = registry.get(topic)
+    inboxes.refuse_publishing(declared.name)
     drafts = list(drafts)
     using = publishable(using)
     if not drafts:

@@ -16,7 +16,7 @@ from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.declarations import DeclaredTopic
 from django_events.drafts import Receipt
-from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, rights_missing
+from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, Refused, rights_missing
 from django_events.models import BufferedEvent
 from django_events.models.buffer import writable
 from django_events.models.topic_queries import TOPIC_MISSING
@@ -34,6 +34,7 @@ LARGE = 2_000
 # What the SQL functions raise for an event that they refuse.
 _NO_PAYLOAD = "DE002"
 _UNREADABLE = "DE003"
+_MIRROR = "DE007"
 
 
 def publishable(using: str | None) -> str:
@@ -204,6 +205,8 @@ def _raise_explained(error: DatabaseError, using: str, topic: DeclaredTopic) -> 
         raise InvalidEvent(
             f"There is no payload to publish to {topic.name!r}: the event was erased. Nothing was written. {given_up}"
         ) from error
+    if sql.state(error) == _MIRROR:
+        raise Refused(f"{sql.said(error)}\nNothing was written. {given_up}") from error
     if sql.state(error) == _UNREADABLE:
         raise InvalidEvent(
             f"A payload to publish to {topic.name!r} can't be read again: it has numbers of more than 4,300 digits, or "

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from django.db import connections
 
-from django_events.declarations import DeclaredTopic, registry
+from django_events.declarations import DeclaredTopic, inboxes, registry
 from django_events.drafts import UNSET, Unset
 from django_events.exceptions import Invalid, NotWritten, Refused, WriterFull
 from django_events.models.buffer import writable
@@ -58,6 +58,7 @@ class BufferedWriter:
         _check_number("max_bytes", max_bytes, MAX_BYTES)
         _check_number("max_flushes", max_flushes, MAX_FLUSHES)
         self._topic = registry.get(topic)
+        inboxes.refuse_publishing(self._topic.name)
         self._using = connections[writable(using)].alias  # raises if there is none
         self._limits = Limits(max_items=max_items, max_bytes=max_bytes, max_age=_seconds("max_age", max_age))
         self._max_wait = _seconds("max_wait", max_wait)

@@ -40,19 +40,23 @@ def limited(using: str, ask: Callable[[], T], *, seconds: int) -> T:
         return thread.submit(copy_context().run, asked).result()
 
 
+def answering_within(seconds: float) -> "type[psycopg.Connection[Any]]":
+    """A class of connections that raise OperationalError where an answer takes longer, and are of no use then."""
+    return type("Limited", (_Limited,), {"seconds": seconds, "late": False})
+
+
 class _Driver:
     """What Django takes for psycopg: its errors and types, and a connection that has the limit."""
 
     def __init__(self, seconds: int) -> None:
-        kind: Any = type("Limited", (_Limited,), {"seconds": seconds, "late": False})
-        self.connect = kind.connect
+        self.connect = answering_within(seconds).connect
 
     def __getattr__(self, name: str) -> Any:
         return getattr(psycopg, name)
 
 
 class _Limited(psycopg.Connection[Any]):
-    seconds: int
+    seconds: float
     late: bool  # whether one of this kind had no answer in time
 
     @classmethod
@@ -81,4 +85,4 @@ class _Limited(psycopg.Connection[Any]):
 
     @classmethod
     def _too_late(cls) -> psycopg.OperationalError:
-        return psycopg.OperationalError(f"The database did not answer within {cls.seconds} s.")
+        return psycopg.OperationalError(f"The database did not answer within {cls.seconds:g} s.")

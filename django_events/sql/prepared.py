@@ -150,8 +150,9 @@ def begin(using: str, settings: Mapping[str, str]) -> PreparedSession | None:
     """Make this thread's open connection a session with these settings; None if another program may get it later."""
     wrapper = connections[using]
     connection = cast("psycopg.Connection[Any]", wrapper.connection)
-    if _may_change(wrapper, connection):
-        return None
+    with wrapper.wrap_database_errors:  # the server may be gone by now, as for any statement
+        if _may_change(wrapper, connection):
+            return None
     settings = {**settings, **ONE_PLAN}
     change, parameters = SQL.set_for_session, {"names": list(settings), "values": list(settings.values())}
     with wrapper.wrap_database_errors, psycopg.ClientCursor(connection) as cursor:

@@ -70,7 +70,7 @@ def test_every_public_name_is_what_it_says():
         *("outbox", "projection", "publish", "publish_many", "queue", "rollup", "schema", "shard_of", "suppress"),
         *("topic", "upcaster"),
         *("jetstream", "kafka", "rabbitmq", "redis_stream", "relay", "sns", "sqs"),
-        *("inbox", "jetstream_source", "kafka_source", "rabbitmq_source", "redis_source", "sqs_source"),
+        *("inbox", "jetstream_source", "kafka_source", "log_source", "rabbitmq_source", "redis_source", "sqs_source"),
     }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions
     assert isinstance(django_events.UNSET, Unset)

@@ -24,6 +24,7 @@ NOTES = {
     "operator": "It can read every payload and end sessions of others: give it to few.",
     "sink": "A query that reads events as well needs the role of readers, too.",
     "reader": "It can read every payload. A streaming query of Spark that has a name needs the role of consumers too.",
+    "mirror": "It can read every payload of every topic: give it to few.",
 }
 
 GONE = "Sessions lose the rights at the commit. To remove the role as well: DROP OWNED BY and DROP ROLE."

@@ -47,11 +47,13 @@ def _relays(using: str) -> list[dict[str, Any]]:
 
 def _inboxes(using: str) -> list[dict[str, Any]]:
     rows = models.Inbox.objects.using(using).select_related("topic").annotate(now=ClockTimestamp()).order_by("name")
+    kept = {one.name for one in declarations.inboxes.mirrors.values()}
     return [
         {
             "inbox": row.name,
             "topic": row.topic.name,
             "source": row.source,
+            "keeps_ids": bool(row.topic.mirror_of) and row.name in kept,
             "position": row.position,
             "lag": row.lag,
             "taken": row.taken,
@@ -81,7 +83,12 @@ def inbox(
         return Report({"inbox": name, "action": action, "changed": changed}, told)
     if action == "restart" and start is not None:
         restart_inbox(name, start=start, reason=reason, by=by, dry_run=not execute, using=using)
-        told = f"begins anew from {start}: what it takes in a second time is published a second time"
+        is_mirror = name in {one.name for one in declarations.inboxes.mirrors.values()}
+        told = (
+            f"goes on from {start}, if the log of the topic ends there or has no events"
+            if is_mirror
+            else f"begins anew from {start}: what it takes in a second time is published a second time"
+        )
     else:
         remove_inbox(name, reason=reason, by=by, dry_run=not execute, using=using)
         told = "is removed"

@@ -18,7 +18,7 @@ SQL = sql.beside(__name__)
 
 # What publishing and queries of the log go through, with the MD5 of what the migrations of this version made of it.
 FUNCTIONS = {
-    "django_events_open(text, boolean)": "16bc924dd97a34ae210a262d0a360422",
+    "django_events_open(text, boolean)": "b014db32ae4ee5bcf58c57ccb20b7335",
     "django_events_checked(jsonb)": "91b5727b5152f240bea3bb8d2996a9e7",
     "django_events_publish(text, jsonb, text, text, bytea, jsonb, integer, boolean)": (
         "8c97661f6cdb80fcb43afc5973151b51"

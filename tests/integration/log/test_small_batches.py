@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 
 from django_events import Draft, publish, publish_many, sql
 from django_events.log.segments import segments
@@ -378,3 +378,13 @@ def prepared_nodes(about: str) -> list[dict[str, object]]:
         cursor.execute(f'EXPLAIN (FORMAT JSON) EXECUTE "{name}" ({", ".join(["NULL"] * parameters)})')
         [[plan]] = cursor.fetchall()
     return list(nodes((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]))
+
+
+def test_a_connection_that_is_lost_before_it_is_prepared_is_an_error_of_the_database(other_alias):
+    """The loop of a worker tries again after those."""
+    connections[other_alias].ensure_connection()
+    pid = connections[other_alias].connection.info.backend_pid
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
+    with pytest.raises(OperationalError):
+        prepared.begin(other_alias, sql.BATCH_SETTINGS)

@@ -4,13 +4,14 @@ import io
 import json
 import re
 import uuid
+from contextlib import closing
 from datetime import timedelta
 
 import psycopg
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, ProgrammingError, connection, connections, transaction
-from django.test import RequestFactory
+from django.test import RequestFactory, override_settings
 from django.utils import timezone
 from psycopg import sql as compose
 
@@ -21,12 +22,14 @@ from django_events import (
     cancel,
     declarations,
     health,
+    log_source,
     models,
     publish,
     publish_many,
     shard_of,
 )
 from django_events import sql as statements
+from django_events.bridges.inbox_worker import InboxWorker
 from django_events.exceptions import NotReady
 from django_events.log.compaction import compact
 from django_events.management.events import grants as command
@@ -36,6 +39,8 @@ from django_events.observing.doctoring.examining import examine
 from django_events.operating import resharding
 from django_events.operations import erase, publish_again, unregister
 from django_events.spark.sink import SQL as SINK_SQL
+from django_events.workers.loop import run as run_worker
+from django_events.workers.stopping import Stop
 from testproject.shop.models import Product
 from tests.support.fix_database import login
 from tests.support.fix_queues import fill_topic
@@ -44,7 +49,7 @@ from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
-KINDS = ("publisher", "consumer", "claimer", "operator", "reader", "sink")
+KINDS = ("publisher", "consumer", "claimer", "operator", "reader", "sink", "mirror")
 PASSWORD = "for-a-test"
 ONCE = Backoff(attempts=1)
 
@@ -195,7 +200,7 @@ def test_publishers_choose_neither_ids_nor_times(make_topic, roles, table, colum
     )
 
 
-@pytest.mark.parametrize("kind", ["publisher", "consumer", "claimer", "reader", "sink"])
+@pytest.mark.parametrize("kind", ["publisher", "consumer", "claimer", "reader", "sink", "mirror"])
 def test_only_operators_make_segments_and_replace_them(make_topic, roles, kind):
     topic_id = models.Topic.objects.get(name=make_topic("things", compact=True).name).pk
     for function in (
@@ -208,6 +213,27 @@ def test_only_operators_make_segments_and_replace_them(make_topic, roles, kind):
     ):
         with pytest.raises(ProgrammingError, match=f"permission denied for function django_events_{function[:5]}"):
             execute(roles[kind], f"SELECT django_events_{function}")
+
+
+@pytest.mark.requirement("X22")
+def test_a_mirror_is_read_by_its_role_and_written_by_an_operator(make_topic, make_inbox, roles):
+    there, here = make_topic("things"), make_topic("mirrored")
+    fill_topic(there, 1, 2, 3)
+    known = connections.settings[roles["mirror"]]
+    names = {"host": "HOST", "port": "PORT", "dbname": "NAME", "user": "USER", "password": "PASSWORD"}
+    options = {name: known[setting] for name, setting in names.items() if known[setting]}
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"shop": options}}):
+        inbox = make_inbox(here, source=log_source("things", broker="shop"), keep_ids=True)
+        with closing(Stop()) as stop, closing(InboxWorker(roles["operator"], inbox, once=True)) as worker:
+            assert run_worker(worker, stop, once=True) == 3
+    assert_refused(
+        roles["mirror"],
+        "SELECT FROM django_events_consumer",
+        "SELECT FROM django_events_bufferedevent",
+        "SELECT FROM django_events_webhooksecret",
+        "UPDATE django_events_topichead SET id_floor = 0",
+        "DELETE FROM django_events_event",
+    )
 
 
 @pytest.mark.requirement("S14")
@@ -268,7 +294,7 @@ def test_claimers_work_on_queues_and_reach_no_table(make_topic, make_queue, role
     inner = "django_events_claim_of('django_events_event', 'queue', 1, NULL, NULL, NULL, NULL, NULL, 1)"
     with pytest.raises(ProgrammingError, match="permission denied for table django_events_consumer"):
         execute(alias, f"SELECT {inner}")
-    for kind in ("publisher", "consumer", "operator", "reader", "sink"):
+    for kind in ("publisher", "consumer", "operator", "reader", "sink", "mirror"):
         with pytest.raises(ProgrammingError, match="permission denied for function django_events_claim"):
             execute(roles[kind], "SELECT django_events_claim('queue')")
 

@@ -44,7 +44,7 @@ from testproject.shop.models import Product
 from tests.support.fix_servers import database_of
 from tests.support.fix_topics import transfer_all
 
-KINDS = ("publisher", "consumer", "claimer", "operator", "reader", "sink")
+KINDS = ("publisher", "consumer", "claimer", "operator", "reader", "sink", "mirror")
 PASSWORD = "for-a-test"
 # More servers than those that are found: folders of programs, as in a PATH.
 MORE = [Path(folder) for folder in os.environ.get("POSTGRES_BINARIES", "").split(os.pathsep) if folder]

@@ -1,0 +1,586 @@
+"""Mirrors: another site's topic under the same ids, whatever becomes of it there. The source is the same database."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+
+import psycopg
+import pytest
+from django.conf import settings
+from django.core.management import call_command
+from django.db import DatabaseError, connection, transaction
+from django.test import override_settings
+from psycopg.conninfo import make_conninfo
+
+from django_events import (
+    BufferedWriter,
+    Draft,
+    Receipt,
+    declarations,
+    log_source,
+    publish,
+    publish_many,
+    wait_for,
+)
+from django_events.bridges import log_reader
+from django_events.bridges.inbox_worker import InboxWorker
+from django_events.bridges.log_reader import LogReader
+from django_events.exceptions import Refused
+from django_events.log import compaction, segments
+from django_events.maintaining.expiring import expire
+from django_events.models import Event, Inbox, Topic, TopicHead
+from django_events.observing.lag import standings
+from django_events.observing.verifying.proving import verify
+from django_events.operating import inboxes
+from django_events.operations import erase, lag, remove_topic, restart_inbox
+from django_events.statements import log_table
+from django_events.syncing import sync
+from django_events.workers.loop import run
+from django_events.workers.stopping import Stop
+from tests.support.fix_consumers import serve_due
+from tests.support.fix_inboxes import take_in
+from tests.support.fix_mirrors import PASSWORD, lose, rows_of
+from tests.support.fix_queues import pending
+from tests.support.fix_topics import log_values, transfer_all
+from tests.support.processes import wait_until
+
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X22")]
+
+SOURCE = log_source("there", broker="shop")
+MIRROR = {"source": SOURCE, "name": "there-here", "keep_ids": True}
+
+
+def row():
+    return Inbox.objects.get(name="there-here")
+
+
+def send(topic, *values, **options):
+    publish_many(topic, [Draft(value=value, key=str(value), **options) for value in values])
+    transfer_all()
+
+
+@pytest.fixture
+def there(make_topic):
+    return make_topic("there", partitions=3, segment_size=100)
+
+
+@pytest.fixture
+def here(make_topic):
+    return make_topic("here", partitions=3, segment_size=100)
+
+
+@pytest.fixture
+def mirror(there, here, make_inbox, shop):
+    return make_inbox(here, **MIRROR)
+
+
+def assert_proved(topic="here"):
+    found = verify("default", topic=Topic.objects.select_related("head").get(name=topic))
+    assert list(found.offenders) == []
+
+
+def test_a_mirror_has_the_events_of_its_source_as_they_are(there, mirror):
+    publish(there, body=b"\0\xff", type="bytes", key="b", metadata={"trace": "1"})
+    publish(there, None, type="null")
+    publish(there, {"a": [1.10, "ä", 10**30]}, type="json", partition=2)
+    send(there, *range(250))
+    erase("there", ids=[7], reason="asked for")
+    taken = take_in(mirror)
+
+    assert taken == 253
+    assert rows_of("here") == rows_of("there")
+    assert (row().taken, row().lag, row().error) == (253, 0, "")
+    assert row().position["there"]["id"] == 253
+    send(there, 251)
+    assert take_in(mirror) == 1
+    assert rows_of("here") == rows_of("there")
+    assert_proved()
+
+
+def test_consumers_of_a_mirror_work_as_on_any_topic(there, here, mirror, make_consumer, make_queue):
+    seen = []
+    stream = make_consumer(here, handler=lambda event: seen.append(event.id), name="stream", transactional=False)
+    send(there, *range(30))
+    take_in(mirror)
+    serve_due(stream)
+    assert sorted(seen) == list(range(1, 31))
+    assert lag(stream) == 0
+
+
+def test_nothing_is_published_to_a_mirror(there, here, mirror):
+    for refused in (
+        lambda: publish("here", 1),
+        lambda: publish_many("here", [Draft(value=1)]),
+        lambda: BufferedWriter("here"),
+        lambda: call_command("events", "publish", "here", "1"),
+    ):
+        with pytest.raises(Exception, match="mirror of shop there"):
+            refused()
+    with connection.cursor() as cursor:
+        for statement in (
+            "SELECT django_events_publish('here', '1'::jsonb)",
+            "SELECT django_events_open('here')",
+            "SELECT django_events_schedule('here', now() + interval '1 day', '1'::jsonb)",
+        ):
+            with pytest.raises(DatabaseError, match='"here" is a mirror of shop there'):
+                cursor.execute(statement)
+
+
+def test_a_refused_publish_leaves_the_transaction_of_its_caller_alone(there, here, mirror):
+    with transaction.atomic():
+        with pytest.raises(Refused, match="mirror of shop there"):
+            publish("here", 1)
+        publish("there", 2)
+    transfer_all()
+    assert log_values(there) == [2]
+
+
+def test_code_that_does_not_declare_the_mirror_is_refused_by_the_database(there, here, mirror):
+    declarations.inboxes.discard(mirror)
+    for refused in (lambda: publish("here", 1), lambda: publish_many("here", [Draft(value=1)])):
+        with pytest.raises(Refused, match=r"(?s)mirror of shop there.*only be rolled back"):
+            refused()
+    with pytest.raises(Exception, match="mirror of shop there"), BufferedWriter("here") as writer:
+        writer.publish(1)
+    assert log_values(here) == []
+
+
+def test_a_topic_that_is_no_mirror_any_more_goes_on_by_itself(there, here, mirror):
+    send(there, 1, 2)
+    take_in(mirror)
+    declarations.inboxes.discard(mirror)
+    inboxes.sync("default")
+    send(here, 3)
+    assert log_values(here) == [1, 2, 3]
+    assert_proved()
+
+
+def test_a_receipt_of_the_source_is_not_taken_for_one_of_here(there, here, mirror):
+    with pytest.raises(Refused, match="mirror of shop there"):
+        wait_for(Receipt("here", 1, using="default"))
+    with pytest.raises(Refused, match="mirror of shop there"):
+        wait_for("here")
+
+
+def test_expired_events_are_counted_and_waited_in_front_of(there, here, mirror, make_inbox, make_consumer):
+    seen = []
+    stream = make_consumer(here, handler=lambda event: seen.append(event.value), name="stream", transactional=False)
+    send(there, *range(10))
+    take_in(mirror)
+    send(there, *range(10, 350))
+    cut(there, 200)
+    take_in(mirror)
+    assert "190 messages of 'there' behind 10 were removed" in row().error
+    assert "in front of what is left: 201" in row().error
+    assert log_values(here) == list(range(10))
+
+    going_on = again(mirror, make_inbox, expired="skip")
+    assert take_in(going_on) == 150
+    assert rows_of("here")[10:] == rows_of("there")
+    assert (row().gone, row().lag) == (190, 0)
+    head = TopicHead.objects.get(topic__name="here")
+    assert (head.compacted_until, head.kept_events) == (200, 10)
+    serve_due(stream)
+    assert sorted(seen) == [*range(10), *range(200, 350)]
+    assert_proved()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_retention_removes_while_it_is_read_is_taken_in_or_said(there, here, mirror, monkeypatch, when):
+    copied, left = LogReader._copied, [there]
+
+    def interrupted(reader, *arguments):
+        if when == "before" and left:
+            cut(left.pop(), 200)
+        found = copied(reader, *arguments)
+        if when == "after" and left:
+            cut(left.pop(), 200)
+        return found
+
+    send(there, *range(250))
+    monkeypatch.setattr(LogReader, "_copied", interrupted)
+    take_in(mirror)
+    if when == "before":
+        assert "200 messages of 'there' behind 0 were removed" in row().error
+        assert log_values(here) == []
+    else:
+        assert row().error == ""
+        assert log_values(here) == list(range(250))
+
+
+def test_a_mirror_begins_where_the_source_begins_or_where_it_is_told_to(there, here, make_inbox, shop, make_consumer):
+    seen = []
+    stream = make_consumer(here, handler=lambda event: seen.append(event.value), name="stream", transactional=False)
+    send(there, *range(350))
+    cut(there, 200)
+    mirror = make_inbox(here, **MIRROR)
+    assert take_in(mirror) == 150
+    assert rows_of("here") == rows_of("there")
+    assert (row().gone, row().error) == (0, "")
+    serve_due(stream)
+    assert sorted(seen) == list(range(200, 350))
+    assert_proved()
+    assert_retained(here)
+
+
+@pytest.mark.parametrize(("start", "taken"), [("end", 5), ("120", 135)])
+def test_a_mirror_may_begin_later(there, here, make_inbox, shop, start, taken):
+    send(there, *range(250))
+    mirror = make_inbox(here, **MIRROR, start=start)
+    take_in(mirror)
+    send(there, *range(250, 255))
+    take_in(mirror)
+    assert row().taken == taken
+    assert rows_of("here") == rows_of("there")[-taken:]
+    assert_proved()
+
+
+@pytest.mark.parametrize(("start", "said"), [("9", "ends at 2"), ("x", "no id of an event")])
+def test_a_beginning_that_is_not_there_is_said(there, here, make_inbox, shop, start, said):
+    send(there, 1, 2)
+    take_in(make_inbox(here, **MIRROR, start=start))
+    assert said in row().error
+
+
+def test_what_was_compacted_is_no_loss(make_topic, make_inbox, shop):
+    there = make_topic("there", segment_size=100, compact=True)
+    here = make_topic("here", segment_size=100)
+    publish_many(there, [Draft(value=n, key=str(n % 7)) for n in range(450)])
+    transfer_all()
+    compact(there)
+    mirror = make_inbox(here, **MIRROR, batch_size=100)
+    taken = take_in(mirror)
+    assert 0 < taken < 450
+    assert rows_of("here") == rows_of("there")
+    assert (row().gone, row().lag, row().error) == (0, 0, "")
+    assert_proved()
+    publish_many(there, [Draft(value=n, key=str(n % 7)) for n in range(450, 900)])
+    transfer_all()
+    compact(there)
+    take_in(mirror)
+    assert [one[:4] for one in rows_of("here")][-50:] == [one[:4] for one in rows_of("there")][-50:]
+    assert_proved()
+
+
+@pytest.mark.parametrize("compacts", [True, False])
+def test_consumers_read_what_compaction_has_left_in_partitions(make_topic, make_inbox, make_consumer, shop, compacts):
+    there = make_topic("there", segment_size=100, compact=True, partitions=3)
+    here = make_topic("here", segment_size=100, compact=compacts, partitions=3)
+    seen = []
+    stream = make_consumer(here, handler=lambda event: seen.append(event.id), name="stream", transactional=False)
+    publish_many(there, [Draft(value=n, key=str(n % 40 if n < 200 else n % 7)) for n in range(450)])
+    transfer_all()
+    compact(there)
+    mirror = make_inbox(here, **MIRROR, batch_size=10)
+    with live(mirror) as worker, closing(Stop()) as stop:
+        while worker.work(stop):
+            serve_due(stream)
+    assert row().lag == 0
+    assert sorted(seen) == [one[0] for one in rows_of("there")]
+    assert lag(stream) == 0
+    assert_proved()
+
+
+def test_ids_that_are_all_compacted_are_passed(make_topic, make_inbox, shop, monkeypatch):
+    monkeypatch.setattr(log_reader, "WINDOW", 20)
+    there, here = make_topic("there", segment_size=100, compact=True), make_topic("here", segment_size=100)
+    publish_many(there, [Draft(value=n, key="one") for n in range(350)])
+    transfer_all()
+    compact(there)
+    mirror = make_inbox(here, **MIRROR)
+    take_in(mirror)
+    assert rows_of("here") == rows_of("there")
+    assert (row().lag, row().error) == (0, "")
+    assert_proved()
+
+
+def test_a_topic_that_was_made_anew_is_said(there, here, mirror, make_topic):
+    send(there, *range(5))
+    take_in(mirror)
+    declarations.registry.discard(there)
+    remove_topic("there", force=True)
+    there = make_topic("there", partitions=3)
+    send(there, *range(100, 120))
+    take_in(mirror)
+    assert "removed and made anew" in row().error
+    assert "remove-topic" in row().error
+    assert log_values(here) == list(range(5))
+
+    restart_inbox(mirror, start="5")
+    take_in(mirror)
+    assert log_values(here) == [*range(5), *range(105, 120)]
+    assert row().error == ""
+
+
+def test_a_source_that_was_restored_is_said(there, here, mirror):
+    send(there, *range(10))
+    take_in(mirror)
+    lose(there, 6)
+    take_in(mirror)
+    assert "ends at 6, and the inbox has taken in up to 10" in row().error
+    send(there, *range(100, 110))
+    take_in(mirror)
+    assert "there/10 is another one than the one that the inbox has taken in" in row().error
+    assert log_values(here) == list(range(10))
+
+    remove_topic("here", force=True)
+    sync("default")
+    take_in(mirror)
+    assert rows_of("here") == rows_of("there")
+    assert row().error == ""
+
+
+def test_an_event_that_is_missing_without_a_reason_is_said(there, here, mirror):
+    send(there, *range(10))
+    with connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {log_table(Topic.objects.get(name='there').pk)} WHERE value = '4'")
+    take_in(mirror)
+    assert "shop:there/5 is missing, and neither retention nor compaction" in row().error
+    assert log_values(here) == []
+
+
+def test_partitions_are_followed_at_the_same_event(there, here, mirror, make_consumer, make_topic):
+    order = []
+    stream = make_consumer(here, handler=lambda event: order.append((event.key, event.value)), name="stream")
+    publish_many(there, [Draft(value=n, key=str(n % 5)) for n in range(20)])
+    transfer_all()
+    declare_anew(make_topic, there, partitions=5)
+    publish_many(there, [Draft(value=n, key=str(n % 5)) for n in range(20, 40)])
+    transfer_all()
+    take_in(mirror)
+    assert log_values(here) == list(range(20))
+    assert "divided into 5 partitions behind 20, and topic 'here' here into 3" in row().error
+    assert "declare it with partitions=5" in row().error
+
+    declare_anew(make_topic, here, partitions=5)
+    take_in(mirror)
+    assert rows_of("here") == rows_of("there")
+    assert Topic.objects.get(name="here").layouts == Topic.objects.get(name="there").layouts
+    serve_due(stream)
+    serve_due(stream)
+    for key in range(5):
+        assert [value for of, value in order if of == str(key)] == list(range(key, 40, 5))
+    assert_proved()
+
+
+def test_other_partitions_than_those_of_the_source_are_said(there, make_topic, make_inbox, shop):
+    send(there, 1)
+    take_in(make_inbox(make_topic("here", partitions=2), **MIRROR))
+    assert "declare it with partitions=3" in row().error
+    assert "manage.py migrate --database default" in row().error
+
+
+def test_a_log_with_events_of_its_own_is_no_mirror(there, here, make_inbox, shop):
+    send(here, *range(3))
+    send(there, *range(100, 105))
+    mirror = make_inbox(here, **MIRROR)
+    take_in(mirror)
+    assert "ends at 3 here, and can't go on behind 0" in row().error
+    assert log_values(here) == [0, 1, 2]
+
+
+def test_what_waits_in_the_buffer_of_a_mirror_is_said(there, here, make_inbox, shop):
+    publish(here, 1)
+    mirror = make_inbox(here, **MIRROR)
+    take_in(mirror)
+    assert "Events wait to be published to topic 'here'" in row().error
+    transfer_all()
+
+
+def test_a_log_that_something_else_has_written_to_is_said(there, here, mirror):
+    send(there, 1, 2)
+    take_in(mirror)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_events_topic SET mirror_of = ''")
+        cursor.execute("SELECT django_events_publish('here', '3'::jsonb)")
+    transfer_all()
+    send(there, 3)
+    take_in(mirror)
+    assert "ends at 3 here, and the inbox has taken in up to 2" in row().error
+
+
+def test_a_filter_of_a_queue_that_fails_stops_the_queue_and_not_the_mirror(there, here, mirror, make_queue):
+    make_queue(here, name="broken", where='$.n.datetime() < "2026-01-01".datetime()')
+    sound = make_queue(here, name="sound")
+    publish_many(there, [Draft(value={"n": "2026-01-01T00:00:00Z"})])
+    transfer_all()
+    take_in(mirror)
+    assert rows_of("here") == rows_of("there")
+    assert row().error == ""
+    states = {one.consumer: one.state for one in standings("default")}
+    assert states["broken"] == "stopped"
+    assert states["sound"] != "stopped"
+    assert pending(sound) == [1]
+
+
+def test_a_segment_that_retention_has_cut_meanwhile_is_made_anew(there, here, mirror):
+    """The worker believes in room that isn't there any more."""
+    with live(mirror) as worker:
+        send(there, *range(10))
+        turns(worker)
+        with transaction.atomic():
+            topic = Topic.objects.select_related("head").get(name="here")
+            TopicHead.objects.select_for_update().get(topic=topic)
+            topic.segment_size = 30
+            segments.cut("default", topic, last_id=10)
+        send(there, *range(10, 90))
+        turns(worker)
+    assert rows_of("here") == rows_of("there")
+    assert row().error == ""
+    assert_proved()
+
+
+def test_a_compacted_mirror_does_not_go_on_without_events(there, make_topic, make_inbox, shop):
+    here = make_topic("here", partitions=3, segment_size=100, compact=True)
+    mirror = make_inbox(here, **MIRROR, expired="skip")
+    send(there, *range(10))
+    take_in(mirror)
+    send(there, *range(10, 350))
+    cut(there, 200)
+    take_in(mirror)
+    assert "compacted here, and the events from 11 to 200 are gone" in row().error
+
+
+def test_queues_get_a_delivery_of_each_event(there, here, mirror, make_queue):
+    queue = make_queue(here, name="queue")
+    send(there, *range(5))
+    take_in(mirror)
+    assert pending(queue) == [1, 2, 3, 4, 5]
+
+
+def test_retention_of_a_mirror_is_its_own(there, here, mirror):
+    send(there, *range(350))
+    take_in(mirror)
+    cut(here, 300)
+    send(there, *range(350, 355))
+    take_in(mirror)
+    assert rows_of("here") == rows_of("there")[300:]
+    assert_proved()
+
+
+def test_two_workers_write_each_event_once(there, here, mirror):
+    with live(mirror) as first, live(mirror) as second:
+        for round_of in range(5):
+            send(there, *range(round_of * 10, round_of * 10 + 10))
+            turns(first)
+            send(there, round_of * 10 + 1_000)
+            turns(second)
+            turns(first)
+    assert rows_of("here") == rows_of("there")
+
+
+def test_a_worker_that_waits_is_woken_by_the_transfer_of_the_source(there, here, mirror):
+    send(there, 1)
+    take_in(mirror)
+    patient = {**settings.DJANGO_EVENTS, "POLL_INTERVAL": timedelta(minutes=5)}
+    with override_settings(DJANGO_EVENTS=patient), live(mirror) as worker:
+        turns(worker)
+        send(there, 2)
+        with closing(Stop()) as stop:
+            worker.wait(stop)
+        turns(worker)
+    assert log_values(here) == [1, 2]
+
+
+def test_no_secret_is_said(there, here, mirror, shop):
+    send(there, 1)
+    for wrong in ({"port": "1"}, {"password": "another-secret"}, {"dbname": "nowhere"}):
+        with override_settings(DJANGO_EVENTS={"BROKERS": {"shop": {**shop, **wrong}}}):
+            take_in(mirror)
+        assert row().error.startswith("The database of 'shop'")
+        assert PASSWORD not in row().error
+        assert "another-secret" not in row().error
+        assert shop["user"] not in row().error
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"shop": {"dsn": "postgresql://a:b@c/d@e"}}}):
+        take_in(mirror)
+    assert "b@c" not in row().error
+    with override_settings(DJANGO_EVENTS={"BROKERS": {}}):
+        take_in(mirror)
+    assert "has no 'shop'" in row().error
+
+
+def test_a_dsn_is_as_good(there, here, mirror, shop):
+    send(there, 1)
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"shop": {"dsn": make_conninfo("", **shop)}}}):
+        assert take_in(mirror) == 1
+
+
+def test_a_login_that_may_read_too_little_is_told_what_to_run(there, here, mirror, shop):
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE ROLE {shop['user']}_2 LOGIN PASSWORD 'x'")
+    try:
+        with override_settings(
+            DJANGO_EVENTS={"BROKERS": {"shop": {**shop, "user": f"{shop['user']}_2", "password": "x"}}}
+        ):
+            take_in(mirror)
+        assert "manage.py events grants --role mirror" in row().error
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP ROLE {shop['user']}_2")
+
+
+def test_the_login_of_a_mirror_may_do_nothing_but_read(there, here, mirror, shop):
+    send(there, 1)
+    with psycopg.connect(**shop, autocommit=True) as session:
+        for statement in (
+            "SELECT django_events_publish('there', '1'::jsonb)",
+            "DELETE FROM django_events_event",
+            "UPDATE django_events_topichead SET id_floor = 0",
+            "SELECT FROM django_events_consumer",
+            "SELECT FROM django_events_webhooksecret",
+            "SELECT FROM django_events_bufferedevent",
+            "CREATE TABLE mine ()",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                session.execute(statement)
+
+
+def test_bridges_shows_a_mirror(there, here, mirror, capsys):
+    send(there, 1, 2)
+    take_in(mirror)
+    call_command("events", "bridges", "--format", "json")
+    [shown] = json.loads(capsys.readouterr().out)["inboxes"]
+    assert (shown["keeps_ids"], shown["source"], shown["taken"], shown["lag"]) == (True, "shop there", 2, 0)
+
+
+def again(mirror, make_inbox, **options):
+    declarations.inboxes.discard(mirror)
+    return make_inbox(mirror.topic, **MIRROR, **options)
+
+
+def declare_anew(make_topic, topic, **options):
+    declarations.registry.discard(topic)
+    make_topic(topic.name, **{"segment_size": topic.segment_size, **options})
+
+
+def compact(topic):
+    def compacted():
+        return compaction.compact("default", Topic.objects.select_related("head").get(name=topic.name)).segments
+
+    wait_until(compacted, what="a compaction")
+
+
+def cut(topic, until):
+    """Retention removes what is older."""
+    left = Event.objects.of(topic).order_by("-id").first().id - until
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_events_topic SET retention_events = %s WHERE name = %s", [left, topic.name])
+    expire("default", Topic.objects.select_related("head").get(name=topic.name))
+    assert TopicHead.objects.get(topic__name=topic.name).id_floor == until
+
+
+def assert_retained(topic):
+    cut(topic, 300)
+    assert_proved(topic.name)
+
+
+@contextmanager
+def live(inbox) -> Iterator[InboxWorker]:
+    with closing(InboxWorker("default", inbox, once=True)) as worker:
+        yield worker
+
+
+def turns(worker):
+    with closing(Stop()) as stop:
+        run(worker, stop, once=True)
