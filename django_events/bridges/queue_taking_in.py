@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from django_events import sql, telemetry
-from django_events.bridges.taking_in import InboxRow
+from django_events.bridges.taking_in import UNLIMITED, InboxRow
 from django_events.declarations import DeclaredTopic
 from django_events.exceptions import NotReady
 from django_events.publishing.encoding import Encoded
@@ -50,7 +50,7 @@ def take_in_queued(
 ) -> QueueIntake:
     """Publish the events of messages that did not come before; returns what was written."""
     events = sum(one.event is not None for one in queued)
-    with telemetry.publishing(topic.name, events=events), explained(using, topic), sql.committed(using):
+    with telemetry.publishing(topic.name, events=events), explained(using, topic), sql.committed(using, **UNLIMITED):
         keys = {index: one.dedup_key for index, one in enumerate(queued) if one.dedup_key is not None}
         repeated = take_dedup_keys(using, topic, keys, dict.fromkeys(keys, window))
         new = [one for index, one in enumerate(queued) if index not in repeated]

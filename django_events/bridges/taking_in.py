@@ -4,14 +4,17 @@
     if not take_in(using, row, topic, batch):
         ...                        # the position is another one by now: nothing was written
 
-The row of the inbox is locked and compared first. So of two workers that read the same messages one publishes them, and
-the other one publishes nothing. So does one that was frozen, or one whose COMMIT had no answer and that tries again.
+The row of the inbox is locked and compared in the same transaction. So of two workers that read the same messages one
+publishes them, and the other one publishes nothing. So does one that was frozen, or one whose COMMIT had no answer and
+that tries again.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from django.db import transaction
 
 from django_events import sql, telemetry
 from django_events.bridges.sources import CopyBeginning, Places
@@ -79,9 +82,13 @@ def take_in(using: str, row: InboxRow, topic: DeclaredTopic, intake: Intake) -> 
         explained(using, topic),
         sql.committed(using, **UNLIMITED),
     ):
-        moved = _advance(using, row, intake)
-        if moved and events:
+        # The position comes last: a worker that freezes in its COPY, which no limit of the server ends, has nothing
+        # locked that others wait for.
+        if events:
             store(using, topic, events)
+        moved = _advance(using, row, intake)
+        if not moved:
+            transaction.set_rollback(True, using)
     return moved
 
 

@@ -3,6 +3,7 @@ that changed, a connection that ended, a database that can only be read.
 """
 
 import json
+import threading
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -12,7 +13,7 @@ from django.db import connection, connections
 from django.test import override_settings
 
 from django_events import Draft, RetryLater, declarations, jetstream_source, redis_source
-from django_events.bridges import inbox_worker
+from django_events.bridges import inbox_worker, taking_in
 from django_events.bridges import jetstream_source as jetstream_sources
 from django_events.bridges import redis_source as redis_sources
 from django_events.bridges.inbox_worker import InboxWorker
@@ -286,6 +287,38 @@ def test_a_message_of_jetstream_that_can_not_be_read_keeps_its_subject_and_time(
     take_in(make_inbox(things, source=jetstream_source("BANK"), transform=value_of))
     [event] = published(things)
     assert event.metadata["subject"] == "bank.in.DE" and event.metadata["sent_at"].startswith("20")
+
+
+def test_a_worker_that_freezes_while_it_stores_keeps_no_other_one_waiting(things, make_inbox, redis, monkeypatch):
+    """The server waits for the rest of its COPY without end."""
+    add(redis, 1, 2)
+    inbox = make_inbox(things, source=SOURCE, transform=value_of)
+    store, stored, goes_on, first = taking_in.store, threading.Event(), threading.Event(), []
+
+    def freezing(using, topic, events):
+        answer = store(using, topic, events)
+        if not first:
+            first.append(threading.current_thread())
+            stored.set()
+            assert goes_on.wait(60)
+        return answer
+
+    def serve():
+        try:
+            take_in(inbox)
+        finally:
+            connection.close()
+
+    monkeypatch.setattr(taking_in, "store", freezing)
+    frozen = threading.Thread(target=serve)
+    frozen.start()
+    try:
+        assert stored.wait(60)
+        assert take_in(inbox) == 2
+    finally:
+        goes_on.set()
+        frozen.join()
+    assert values(things) == [1, 2] and row().taken == 2
 
 
 def test_what_was_read_before_a_pause_is_not_published_after_it(things, make_inbox, redis):
