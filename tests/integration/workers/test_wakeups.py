@@ -344,7 +344,7 @@ def test_where_transactions_can_be_prepared_publishers_leave_it_to_polling(fault
     """A transaction that notified can't be prepared; they may be told to ring all the same."""
     functions = import_module("django_events.migrations.0001_initial").CREATE_FUNCTIONS
     with psycopg.connect(fault_server.url) as session, psycopg.connect(fault_server.url) as sleeper:
-        session.execute("CREATE TABLE django_events_topic (id int, name text)")
+        session.execute("CREATE TABLE django_events_topic (id int, name text, mirror_of text)")
         session.execute("INSERT INTO django_events_topic VALUES (1, 'things')")
         session.execute(functions)
         session.commit()
