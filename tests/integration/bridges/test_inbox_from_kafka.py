@@ -180,7 +180,7 @@ def read_gaps(things, inbox, cluster):
     take_in(inbox)
     with closing(SOURCE.reader()) as reader:
         reader.open()
-        assert reader.read(row().position, 10) == ([], [], 0)
+        assert reader.read(row().position, 10)[:3] == ([], [], 0)
 
 
 @pytest.mark.slow
