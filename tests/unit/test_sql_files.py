@@ -18,7 +18,7 @@ PACKAGE = Path(sql.__file__).parents[1]
 SHARED = "sql/shared"
 FUNCTIONS = "consuming/worker_functions"  # no statements: the bodies of functions, which hold statements of other files
 
-ASKING = {"ask"}
+ASKING = {"ask", "_fetch"}
 FETCHING = {"fetch", "fetch_whole", "bounded", "begin_with"}  # all take a statement, and its parameters by name
 PARAMETER = re.compile(r"%\((\w+)\)s")
 IDENTIFIER = re.compile(r"\{(\w+)\}")
