@@ -196,6 +196,8 @@ class Module:
         for node in nodes:
             if not isinstance(node, ast.Call):
                 continue
+            if called(node) in ASKING and len(node.args) == 1 and isinstance(node.args[0], ast.Name):
+                yield from (Use(name, parameters=keywords(node)) for name in named.get(node.args[0].id, []))
             if called(node) in FETCHING and len(node.args) == 2 and isinstance(node.args[1], ast.Name):
                 yield from (Use(name, parameters=keywords(node)) for name in named.get(node.args[1].id, []))
             if called(node) == "on" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
