@@ -45,6 +45,7 @@ class QueueReader(Protocol):
     """A connection to a broker that receives from a queue, for one thread."""
 
     in_order: bool  # whether messages that are given back stay in front of all others, so that the inbox has to rest
+    holds: float  # for how many seconds the queue waits for a word of this reader, before it gives messages to another
 
     def open(self) -> None:
         """Connect; SourceUnavailable if that is not possible now."""

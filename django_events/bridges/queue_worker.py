@@ -26,6 +26,7 @@ from django_events.workers.stopping import Stop
 
 logger = logging.getLogger("django_events.inboxes")
 
+SHARE = 3  # of the time that the queue waits for an acknowledgement, a batch may take to become events
 MOST_TRIED = 10_000  # messages whose attempts a process remembers
 
 
@@ -41,6 +42,7 @@ class _InHand(NamedTuple):
     messages: list[tuple[QueuedMessage, timedelta]]
     reason: str
     again: bool
+    late: list[QueuedMessage]  # transform was too slow for these: they are behind all others
 
 
 class QueueInboxWorker(InboxWorker):
@@ -50,6 +52,7 @@ class QueueInboxWorker(InboxWorker):
         super().__init__(using, inbox, once=once)
         self._queue: QueueReader | None = None
         self._tried: dict[str, int] = {}  # how often, by the address of a message; the oldest first
+        self._most = inbox.batch_size  # fewer while transform is too slow for so many
         self._lag: int | None = None
         self._asked = 0.0
         self._is_second = False  # another process has the queue for itself
@@ -74,7 +77,7 @@ class QueueInboxWorker(InboxWorker):
         reader = self._open_queue()
         try:
             with self._reading():
-                received = reader.receive(self.inbox.batch_size)
+                received = reader.receive(self._most)
         except QueueInUse:
             self._leave_it_to_another()
             return 0
@@ -84,7 +87,8 @@ class QueueInboxWorker(InboxWorker):
             self._say_served(row, self._lag)
             return 0
         try:
-            taken, queued, held = self._sort(received)
+            taken, queued, held = self._sort(received, reader.holds / SHARE)
+            self._ask_for_fewer(reader, len(received) - len(held.late), is_late=bool(held.late))
             unread = self._write_queued(row, queued) if taken else []
         except BaseException:
             with suppress(Exception):  # the queue gives them again by itself, too, only later
@@ -93,6 +97,9 @@ class QueueInboxWorker(InboxWorker):
         self._say_what_was_lost((), unread)
         for one in taken:
             self._tried.pop(one.message.address, None)
+        if held.late:
+            with suppress(Exception):  # as above
+                reader.give_back(held.late, timedelta(0))
         with self._reading():
             reader.acknowledge(taken)
         if held.messages:
@@ -106,13 +113,26 @@ class QueueInboxWorker(InboxWorker):
         self._works()
         return intake.unread
 
-    def _sort(self, received: Sequence[QueuedMessage]) -> tuple[list[QueuedMessage], list[QueuedEvent], _InHand]:
-        """Which messages are taken in now and what they become, and which come again."""
+    def _ask_for_fewer(self, reader: QueueReader, done: int, *, is_late: bool) -> None:
+        """Receive as many as there is time for: each time that a queue gives a message out may be counted."""
+        self._most = max(done, 1) if is_late else min(self._most * 2, self.inbox.batch_size)
+        if is_late:
+            with self._reading():
+                reader.keep()  # the transaction may take its time, too
+
+    def _sort(
+        self, received: Sequence[QueuedMessage], seconds: float
+    ) -> tuple[list[QueuedMessage], list[QueuedEvent], _InHand]:
+        """Which messages are taken in now and what they become, and which come again: at least one is looked at."""
+        deadline = time.monotonic() + seconds
         taken: list[QueuedMessage] = []
         queued: list[QueuedEvent] = []
-        held = _InHand([], "", False)
+        held = _InHand([], "", False, [])
         groups: set[str] = set()  # in which a message is held
-        for one in received:
+        for index, one in enumerate(received):
+            if index and time.monotonic() > deadline:
+                held.late.extend(received[index:])
+                break
             if one.group is not None and one.group in groups:
                 held.messages.append((one, timedelta(0)))  # as long as the one in front of it is away, so is this
                 continue
@@ -194,5 +214,6 @@ class QueueInboxWorker(InboxWorker):
     def _drop(self) -> None:
         """Close the reader: the next attempt opens another one."""
         reader, self._queue = self._queue, None
+        self._most = self.inbox.batch_size
         if reader is not None:
             reader.close()

@@ -81,6 +81,7 @@ class RabbitMQReader:
         self._options: Mapping[str, Any] = {}
         self._connection: Any = None
         self._channel: Any = None
+        self.holds = 2.0 * HEARTBEAT
         self._consumes = self._cancelled = False
         self._waiting: deque[QueuedMessage] = deque()  # delivered, or given back; the oldest first
 
@@ -94,6 +95,7 @@ class RabbitMQReader:
         seconds = options.pop("timeout", SECONDS)
         try:
             self._connection = connected({"heartbeat": HEARTBEAT, **options}, seconds)
+            self.holds = 2.0 * (self._connection.heartbeat or HEARTBEAT)
             self._channel = self._connection.channel()
             self._channel.auto_decode = False  # bodies are bytes
             self._channel.queue_declare(self._source.queue, passive=True)

@@ -76,6 +76,7 @@ class SqsReader:
 
     def __init__(self, source: SqsSource) -> None:
         self._source = source
+        self.holds = source.visibility.total_seconds()
         self._options: Mapping[str, Any] = {}
         self._client: Any = None
         self._url = ""

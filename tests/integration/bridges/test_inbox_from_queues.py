@@ -1,6 +1,7 @@
 """Inboxes from a real RabbitMQ and from moto's SQS: what becomes an event, what comes again, and what is given back."""
 
 import json
+import time
 from contextlib import closing
 from datetime import timedelta
 
@@ -259,6 +260,23 @@ def test_a_second_process_stands_by_and_goes_on_when_the_first_one_ends(things, 
             queue.send(2)
             wait_until(lambda: (turn(second), len(values(things)) == 2)[1], seconds=20, what="the second process")
         assert values(things) == [1, 2]
+    finally:
+        queue.close()
+
+
+def test_a_transform_that_is_too_slow_for_a_batch_loses_no_acknowledgement(things, make_inbox, rabbitmq):
+    """The server closes a connection of which it hears nothing for two heartbeats, and gives all of it out again."""
+    queue = Rabbit(rabbitmq)
+    options = {**rabbitmq.options, "heartbeat": 1}
+    try:
+        rabbitmq.publish("letters", *(b"%d" % n for n in range(30)))  # none of which is recognised
+        inbox = make_inbox(
+            things, source=queue.source(), transform=lambda message: (time.sleep(0.2), letter(message))[1]
+        )
+        with override_settings(DJANGO_EVENTS={"BROKERS": {"rabbitmq": options}}):
+            assert take_in(inbox) == 30
+        assert values(things) == list(range(30))
+        assert queue.waiting() == 0
     finally:
         queue.close()
 

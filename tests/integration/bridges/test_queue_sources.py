@@ -33,6 +33,7 @@ class Letterbox:
     given_back: list[tuple[str, timedelta]] = field(default_factory=list)
     forgets: bool = True
     breaks: bool = False
+    holds: float = 60.0
     in_order = False
     is_queue = True
     window = timedelta(days=4)
@@ -57,7 +58,7 @@ class Letterbox:
 
 class LetterboxReader:
     def __init__(self, box):
-        self.box, self.in_order = box, box.in_order
+        self.box, self.in_order, self.holds = box, box.in_order, box.holds
 
     def open(self):
         if self.box.breaks:
@@ -270,6 +271,20 @@ def test_a_paused_inbox_takes_nothing_in_and_what_was_received_is_given_back(thi
 
     assert values(things) == [1, 2]
     assert state_of(row(), timezone.now()) == "serving"
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_a_batch_that_transform_is_too_slow_for_is_taken_in_as_far_as_there_is_time(things, make_inbox, box, in_order):
+    """A queue gives messages to another reader if it hears nothing for too long."""
+    box.in_order, box.holds = in_order, 0.0
+    box.put(1, 2, 3, group="")
+    with closing(worker_of("default", make_inbox(things, source=box, transform=letter))) as worker:
+        assert turn(worker) == 1
+        assert [number for number, _ in box.given_back] == ["2", "3"]
+        box.holds = worker._queue.holds = 60.0
+        assert [turn(worker), turn(worker), turn(worker)] == [1, 1, 0]  # not more than there was time for
+
+    assert values(things) == [1, 2, 3]
 
 
 def test_attempts_count_for_each_message_by_itself(things, make_inbox, box):
