@@ -19,10 +19,11 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, ClassVar
 
+from django_events.bridges.amqp_frames import RAW, tolerant
 from django_events.bridges.brokers import check_package, options_of, said, unmade
 from django_events.bridges.queue_sources import WINDOW, QueuedMessage, QueueInUse, check_times, identity_of
 from django_events.bridges.rabbitmq import LONGEST_KEY, SECONDS, connected
-from django_events.bridges.sources import InboxMessage, SourceUnavailable
+from django_events.bridges.sources import InboxMessage, SourceUnavailable, moment_of
 from django_events.exceptions import NotReady
 
 HEARTBEAT = 10  # seconds: the server gives the queue to another process after two that didn't come
@@ -94,7 +95,7 @@ class RabbitMQReader:
             raise SourceUnavailable(str(error)) from None
         seconds = options.pop("timeout", SECONDS)
         try:
-            self._connection = connected({"heartbeat": HEARTBEAT, **options}, seconds)
+            self._connection = connected({"heartbeat": HEARTBEAT, **options}, seconds, frame_handler=tolerant)
             self.holds = 2.0 * (self._connection.heartbeat or HEARTBEAT)
             self._channel = self._connection.channel()
             self._channel.auto_decode = False  # bodies are bytes
@@ -189,11 +190,15 @@ class RabbitMQReader:
 
     def _message(self, found: Any) -> QueuedMessage:
         properties, body = found.properties, _bytes(found.body)
-        given = properties.get("application_headers") or {}
+        given = dict(properties.get("application_headers") or {})
+        undecoded = given.pop(RAW, None)
         headers = {str(name).lower(): _text(value) for name, value in given.items()}
         headers |= {name.replace("_", "-"): _text(properties[name]) for name in PROPERTIES if name in properties}
         if (content_type := properties.get("content_type")) is not None:
             headers["content-type"] = content_type
+        sent_at = _moment(sent := properties.get("timestamp"))
+        if sent is not None and sent_at is None:
+            headers["timestamp"] = str(sent)
         named = properties.get("message_id")
         message = InboxMessage(
             id=named or sha256(body).hexdigest()[:16],
@@ -202,7 +207,8 @@ class RabbitMQReader:
             body=body,
             headers=headers,
             subject=found.delivery_info["routing_key"],
-            sent_at=_moment(properties.get("timestamp")),
+            sent_at=sent_at,
+            fields={"properties": undecoded} if isinstance(undecoded, bytes) else {},
         )
         return QueuedMessage(message, identity_of(headers, named), "")
 
@@ -222,4 +228,4 @@ def _moment(sent: Any) -> datetime | None:
     """When the publisher says that it was sent."""
     if isinstance(sent, datetime):
         return sent if sent.tzinfo is not None else sent.replace(tzinfo=UTC)
-    return datetime.fromtimestamp(sent, UTC) if isinstance(sent, int) else None
+    return moment_of(sent) if isinstance(sent, int) else None

@@ -2,9 +2,11 @@
 
 import json
 import time
+from base64 import b64decode
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
+import amqp
 import pytest
 from django.db import DatabaseError
 from django.test import override_settings
@@ -276,6 +278,43 @@ def test_a_transform_that_is_too_slow_for_a_batch_loses_no_acknowledgement(thing
         with override_settings(DJANGO_EVENTS={"BROKERS": {"rabbitmq": options}}):
             assert take_in(inbox) == 30
         assert values(things) == list(range(30))
+        assert queue.waiting() == 0
+    finally:
+        queue.close()
+
+
+def test_properties_that_amqp_can_not_decode_make_a_message_unreadable_and_others_go_on(things, make_inbox, rabbitmq):
+    queue = Rabbit(rabbitmq)
+    try:
+        rabbitmq.publish("letters", b"0", message_id=b"caf\xe9", content_type="text/plain")
+        rabbitmq.publish("letters", b"1", message_id="1", timestamp=1_700_000_000_000)  # in another unit
+        rabbitmq.publish("letters", b"2", message_id="2", timestamp=2**64 - 1)
+        rabbitmq.publish("letters", b"", type=b"\xff")
+        rabbitmq.declare("letters", kind="classic", exchange="letters", key="#")
+        with closing(rabbitmq.connection()) as connection:
+            connection.channel().basic_publish(amqp.Message(b"3"), "letters", b"caf\xe9")
+        rabbitmq.publish("letters", b"4", message_id="4", timestamp=1_700_000_000)
+        seen = []
+
+        def transform(message):
+            seen.append((message.sent_at, message.headers.get("timestamp"), message.subject))
+            assert "unreadable" not in message.headers
+            return letter(message)
+
+        take_in(make_inbox(things, source=queue.source(), transform=transform, retry=Backoff(attempts=1)))
+        assert values(things) == [None, 1, 2, None, 3, 4]
+        assert [(one.type, one.body) for one in published(things) if one.value is None] == [
+            ("inbox.unreadable", b"0"),
+            ("inbox.unreadable", b""),
+        ]
+        metadata = published(things)[0].metadata
+        assert metadata["headers"]["unreadable"] == (
+            "RabbitMQ's client can't decode its properties: UnicodeDecodeError"
+        )
+        assert b"caf\xe9" in b64decode(metadata["fields"]["properties"])
+        assert seen[1:3] == [(None, "1700000000000", "letters"), (None, str(2**64 - 1), "letters")]
+        assert seen[-2][2] == "caf?"
+        assert seen[-1][0] == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
         assert queue.waiting() == 0
     finally:
         queue.close()
