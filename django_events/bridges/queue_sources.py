@@ -57,7 +57,7 @@ class QueueReader(Protocol):
         """
 
     def acknowledge(self, messages: Iterable[QueuedMessage]) -> None:
-        """Let the queue forget these. They are published."""
+        """Let the queue forget these: they are published. SourceUnavailable if it may give some of them again."""
 
     def give_back(self, messages: Iterable[QueuedMessage], after: timedelta) -> None:
         """Let these come again, after so long if the queue can wait; each group in its order."""

@@ -4,16 +4,18 @@ from collections import deque
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import DatabaseError
 from django.utils import timezone
 
-from django_events import Draft
+from django_events import Draft, sqs_source
 from django_events.bridges import queue_worker
 from django_events.bridges.queue_sources import QueuedMessage, dedup_key_of, identity_of
 from django_events.bridges.queue_worker import worker_of
 from django_events.bridges.sources import InboxMessage, SourceUnavailable
+from django_events.bridges.sqs_source import SqsReader
 from django_events.models import DedupKey, Inbox
 from django_events.observing.inbox_states import state_of
 from django_events.operations import pause_inbox, resume_inbox
@@ -315,6 +317,23 @@ def test_a_queue_that_is_away_is_said_and_waited_for(things, make_inbox, box):
 
     assert values(things) == [1]
     assert (row().error, row().failing_since) == ("", None)
+
+
+def test_sqs_that_deletes_not_all_says_so_after_the_others():
+    asked = []
+
+    def delete(**request):
+        asked.append([entry["ReceiptHandle"] for entry in request["Entries"]])
+        if len(asked) > 1:
+            return {}
+        return {"Failed": [{"Id": "0", "Code": "InvalidParameterValue", "Message": "The receipt handle has expired"}]}
+
+    reader = SqsReader(sqs_source("letters.fifo"))
+    reader._client = SimpleNamespace(delete_message_batch=delete)
+    messages = [QueuedMessage(InboxMessage(id=str(n), log="letters.fifo", place=n), str(n), "g") for n in range(12)]
+    with pytest.raises(SourceUnavailable, match=r"did not delete 1 message.*has expired.*visibility=0:01:00"):
+        reader.acknowledge(messages)
+    assert asked == [list(range(10)), [10, 11]]
 
 
 def test_an_inbox_that_is_removed_meanwhile_takes_nothing_in(things, make_inbox, box):
