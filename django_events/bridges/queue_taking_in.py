@@ -47,8 +47,12 @@ def take_in_queued(
     *,
     window: timedelta,
     lag: int | None,
+    is_well: bool,
 ) -> QueueIntake:
-    """Publish the events of messages that did not come before; returns what was written."""
+    """Publish the events of messages that did not come before; returns what was written.
+
+    What held the inbox up is forgotten if it `is_well`.
+    """
     events = sum(one.event is not None for one in queued)
     with telemetry.publishing(topic.name, events=events), explained(using, topic), sql.committed(using, **UNLIMITED):
         keys = {index: one.dedup_key for index, one in enumerate(queued) if one.dedup_key is not None}
@@ -68,6 +72,7 @@ def take_in_queued(
             left_out=intake.left_out,
             unreadable=len(unread),
             lag=lag,
+            is_well=is_well,
         )
         if not noted:
             raise NotReady("The inbox was paused or removed meanwhile. Nothing was taken in.")

@@ -2,7 +2,8 @@
 -- Count what an inbox takes in from a queue, which has no position; answers with a row if the inbox is still the same. The
 -- row is locked until the end of the transaction, so this is the last statement of it.
 --
--- Parameters: inbox_id, generation, taken, left_out, unreadable, lag (null if the source can't tell).
+-- Parameters: inbox_id, generation, taken, left_out, unreadable, lag (null if the source can't tell), is_well (whether nothing
+-- holds it up any more).
 -- Relies on: the primary key of django_events_inbox.
 UPDATE django_events_inbox
 SET
@@ -13,7 +14,7 @@ SET
     lag = %(lag)s::bigint,
     moved_at = clock_timestamp(),
     served_at = clock_timestamp(),
-    failing_since = NULL,
-    error = ''
+    failing_since = CASE WHEN %(is_well)s THEN NULL ELSE failing_since END,
+    error = CASE WHEN %(is_well)s THEN '' ELSE error END
 WHERE id = %(inbox_id)s AND generation = %(generation)s
 RETURNING id

@@ -51,6 +51,9 @@ class QueueInboxWorker(InboxWorker):
     def __init__(self, using: str, inbox: DeclaredInbox, *, once: bool = False) -> None:
         super().__init__(using, inbox, once=once)
         self._queue: QueueReader | None = None
+        self._held: dict[str, float] = {}  # until when the queue keeps messages back, or another process may have them
+        self._holds_back = ""  # why
+        self._lingers = False  # the queue has not forgotten what it was to forget
         self._tried: dict[str, int] = {}  # how often, by the address of a message; the oldest first
         self._most = inbox.batch_size  # fewer while transform is too slow for so many
         self._lag: int | None = None
@@ -84,12 +87,15 @@ class QueueInboxWorker(InboxWorker):
         self._is_second = False
         self._ask_for_lag(reader)
         if not received:
-            self._say_served(row, self._lag)
+            self._lingers = False
+            self._say_how_it_is(row)
             return 0
         try:
             taken, queued, held = self._sort(received, reader.holds / SHARE)
             self._ask_for_fewer(reader, len(received) - len(held.late), is_late=bool(held.late))
-            unread = self._write_queued(row, queued) if taken else []
+            for one in taken:
+                self._held.pop(one.message.address, None)
+            unread = self._write_queued(row, queued, is_well=not self._is_held(held)) if taken else []
         except BaseException:
             with suppress(Exception):  # the queue gives them again by itself, too, only later
                 reader.give_back(received, timedelta(0))
@@ -100,17 +106,39 @@ class QueueInboxWorker(InboxWorker):
         if held.late:
             with suppress(Exception):  # as above
                 reader.give_back(held.late, timedelta(0))
-        with self._reading():
-            reader.acknowledge(taken)
+        lingered = self._lingers
+        if taken:
+            self._lingers = True
+            with self._reading():
+                reader.acknowledge(taken)
+            self._lingers = False
         if held.messages:
             self._hold(reader, held, took=bool(taken))
+        elif lingered:
+            self._say_how_it_is(row)
         return len(taken)
 
-    def _write_queued(self, row: InboxRow, queued: Sequence[QueuedEvent]) -> list[str]:
+    def _say_how_it_is(self, row: InboxRow) -> None:
+        """Nothing is to be received. That says nothing of messages which the queue keeps back."""
+        if not self._is_held():
+            self._say_served(row, self._lag)
+        elif time.monotonic() - self._served > inbox_worker.SAID_SERVED:
+            self._go_around()
+
+    def _is_held(self, held: _InHand | None = None) -> bool:
+        """Whether anything holds the inbox up: a message that waits, or a queue that doesn't forget."""
+        now = time.monotonic()
+        self._held = {address: until for address, until in self._held.items() if until > now}
+        return bool(self._held or self._lingers or (held and held.messages))
+
+    def _write_queued(self, row: InboxRow, queued: Sequence[QueuedEvent], *, is_well: bool) -> list[str]:
         """Publish what is new of these; returns the addresses of those whose events say that they can't be read."""
-        intake = take_in_queued(self.using, row, self._topic, queued, window=self._source.window, lag=self._lag)
+        intake = take_in_queued(
+            self.using, row, self._topic, queued, window=self._source.window, lag=self._lag, is_well=is_well
+        )
         self._served = time.monotonic()
-        self._works()
+        if is_well:
+            self._works()
         return intake.unread
 
     def _ask_for_fewer(self, reader: QueueReader, done: int, *, is_late: bool) -> None:
@@ -176,10 +204,19 @@ class QueueInboxWorker(InboxWorker):
         for after, messages in pauses.items():
             with self._reading():
                 reader.give_back(messages, after)
-        if not took:
-            self._fail(held.reason, after=SHORTEST_PAUSE)
+        for one, after in held.messages:
+            self._held[one.message.address] = time.monotonic() + after.total_seconds() + reader.holds
+        self._holds_back = held.reason
+        if took:
+            self._go_around()
         else:
-            logger.warning("Inbox %s goes on around a message. %s", self.inbox, held.reason, extra=self._fields())
+            self._fail(held.reason, after=SHORTEST_PAUSE)
+
+    def _go_around(self) -> None:
+        """Write down and log that a message waits, and don't rest."""
+        said = self.failure
+        if self._write_down(self._holds_back) and self._is_to_be_said(said):
+            logger.warning("Inbox %s goes on around a message. %s", self.inbox, self.failure, extra=self._fields())
 
     def _leave_it_to_another(self) -> None:
         """Another process reads the queue. What is noted of the inbox is what that one finds."""

@@ -23,6 +23,7 @@ from django_events.retries import RetryLater
 from django_events.testing import published
 from django_events.workers.stopping import Stop
 from tests.support.fix_inboxes import take_in
+from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X21")]
 
@@ -35,6 +36,8 @@ class Letterbox:
     given_back: list[tuple[str, timedelta]] = field(default_factory=list)
     forgets: bool = True
     breaks: bool = False
+    refuses: bool = False  # to forget
+    hides: bool = False  # what is to come again later
     holds: float = 60.0
     in_order = False
     is_queue = True
@@ -71,13 +74,16 @@ class LetterboxReader:
         return [self.waiting.popleft() for _ in range(min(most, len(self.waiting)))]
 
     def acknowledge(self, messages):
+        if self.box.refuses:
+            raise SourceUnavailable("not deleted")
         if self.box.forgets:
             taken = list(messages)
             self.box.letters = [one for one in self.box.letters if one not in taken]
 
     def give_back(self, messages, after):
         messages = list(messages)
-        self.waiting = deque(one for one in self.box.letters if one in messages or one in self.waiting)
+        if not (self.box.hides and after):
+            self.waiting = deque(one for one in self.box.letters if one in messages or one in self.waiting)
         self.box.given_back += [(one.message.id, after) for one in messages]
 
     def lag(self):
@@ -249,6 +255,71 @@ def test_since_when_nothing_could_be_taken_in_stays_what_it_was(things, make_inb
 
     assert since is not None
     assert row().failing_since == since
+
+
+def test_an_inbox_that_waits_in_front_of_a_message_stays_failing_while_the_queue_hides_it(
+    things, make_inbox, box, caplog
+):
+    box.hides, closed = True, [True]
+    box.put(1)
+
+    def transform(message):
+        if closed and message.json() == 1:
+            raise RetryLater("closed", after=timedelta(minutes=3))
+        return letter(message)
+
+    with (
+        caplog.at_level("INFO", logger="django_events.inboxes"),
+        closing(worker_of("default", make_inbox(things, source=box, transform=transform))) as worker,
+    ):
+        turn(worker)
+        since = row().failing_since
+        for numbers in ([], [2], [], [3]):
+            worker._served = worker._rests_until = float("-inf")
+            box.put(*numbers)
+            worker._queue.waiting.extend(box.letters[1:])
+            assert turn(worker) == len(numbers)
+            assert "closed" in row().error
+            assert row().failing_since == since is not None
+        assert "works again" not in caplog.text
+        closed.clear()
+        worker._queue.waiting.extend(box.letters)
+        assert turn(worker) == 1
+        assert "works again" in caplog.text
+
+    assert (row().error, row().failing_since) == ("", None)
+    assert values(things) == [2, 3, 1]
+
+
+def test_a_message_that_another_process_has_taken_in_since_holds_nothing_up(things, make_inbox, box):
+    box.hides, box.holds = True, 0.0
+    box.put(1)
+
+    def transform(message):
+        raise RetryLater("closed", after=timedelta(0))
+
+    with closing(worker_of("default", make_inbox(things, source=box, transform=transform))) as worker:
+        turn(worker)
+        assert "closed" in row().error
+        worker._queue.waiting.clear()
+        wait_until(lambda: (turn(worker), row().error == "")[1], seconds=10, what="a row without an error")
+
+
+def test_an_inbox_whose_queue_forgets_nothing_stays_failing(things, make_inbox, box):
+    box.refuses = True
+    box.put(1)
+    with closing(worker_of("default", make_inbox(things, source=box, transform=letter))) as worker:
+        turn(worker)
+        since = row().failing_since
+        worker._rests_until = 0
+        turn(worker)
+        assert row().error == "not deleted"
+        assert row().failing_since == since is not None
+        box.refuses, worker._rests_until = False, 0
+        turn(worker)
+
+    assert (row().error, row().failing_since) == ("", None)
+    assert values(things) == [1]
 
 
 def test_a_paused_inbox_takes_nothing_in_and_what_was_received_is_given_back(things, make_inbox, box):
