@@ -38,7 +38,7 @@ class QueuedMessage:
 
 
 class QueueInUse(SourceUnavailable):
-    """Another process reads the queue, and the queue gives it all messages."""
+    """Another consumer reads the queue, and gets all messages. The text says what to do if it is none of this inbox."""
 
 
 class QueueReader(Protocol):
@@ -53,7 +53,7 @@ class QueueReader(Protocol):
     def receive(self, most: int) -> Sequence[QueuedMessage]:
         """Up to so many messages, each group in its order. It waits for the first for a second at most.
 
-        QueueInUse if another process has the queue for itself.
+        QueueInUse if another consumer has the queue for itself.
         """
 
     def acknowledge(self, messages: Iterable[QueuedMessage]) -> None:

@@ -9,7 +9,7 @@ transaction takes the same key, this one waits for its end.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django_events import sql, telemetry
@@ -37,6 +37,13 @@ class QueueIntake:
     taken: int
     left_out: int
     unread: list[str]
+
+
+def last_word(using: str, row: InboxRow) -> tuple[datetime | None, str]:
+    """When any worker of the inbox wrote down that it serves it, and what it then found wrong."""
+    for served_at, error in sql.fetch(using, SQL.last_word, inbox_id=row.id):
+        return served_at, error
+    return None, ""
 
 
 def take_in_queued(

@@ -1,3 +1,13 @@
+-- name: last_word
+-- When a worker of an inbox wrote down that it serves it, and what it then found wrong.
+--
+-- Parameters: inbox_id.
+-- Relies on: the primary key of django_events_inbox.
+SELECT served_at, error
+FROM django_events_inbox
+WHERE id = %(inbox_id)s
+
+
 -- name: count
 -- Count what an inbox takes in from a queue, which has no position; answers with a row if the inbox is still the same. The
 -- row is locked until the end of the transaction, so this is the last statement of it.

@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django_events.bridges import inbox_worker
 from django_events.bridges.inbox_worker import LOOKS_AGAIN, SHORTEST_PAUSE, HeldUp, InboxWorker
 from django_events.bridges.queue_sources import QueuedMessage, QueueInUse, QueueReader, dedup_key_of
-from django_events.bridges.queue_taking_in import QueuedEvent, take_in_queued
+from django_events.bridges.queue_taking_in import QueuedEvent, last_word, take_in_queued
 from django_events.bridges.sources import InboxMessage, SourceUnavailable
 from django_events.bridges.taking_in import InboxRow
 from django_events.declarations import DeclaredInbox
@@ -27,6 +27,7 @@ from django_events.workers.stopping import Stop
 logger = logging.getLogger("django_events.inboxes")
 
 SHARE = 3  # of the time that the queue waits for an acknowledgement, a batch may take to become events
+SERVES = 60.0  # seconds within which another process that has the queue says so
 MOST_TRIED = 10_000  # messages whose attempts a process remembers
 
 
@@ -59,6 +60,8 @@ class QueueInboxWorker(InboxWorker):
         self._lag: int | None = None
         self._asked = 0.0
         self._is_second = False  # another process has the queue for itself
+        self._word: Any = ""  # when any process last said that it serves the inbox, and since when that is so
+        self._heard = 0.0
 
     def work(self, stop: Stop) -> int:
         if self._queue is not None and time.monotonic() < self._rests_until:
@@ -81,8 +84,8 @@ class QueueInboxWorker(InboxWorker):
         try:
             with self._reading():
                 received = reader.receive(self._most)
-        except QueueInUse:
-            self._leave_it_to_another()
+        except QueueInUse as error:
+            self._leave_it_to_another(row, error)
             return 0
         self._is_second = False
         self._ask_for_lag(reader)
@@ -218,8 +221,17 @@ class QueueInboxWorker(InboxWorker):
         if self._write_down(self._holds_back) and self._is_to_be_said(said):
             logger.warning("Inbox %s goes on around a message. %s", self.inbox, self.failure, extra=self._fields())
 
-    def _leave_it_to_another(self) -> None:
-        """Another process reads the queue. What is noted of the inbox is what that one finds."""
+    def _leave_it_to_another(self, row: InboxRow, error: QueueInUse) -> None:
+        """Another process reads the queue. What is noted of the inbox is what that one finds.
+
+        SourceUnavailable if none says that it serves the inbox: then the queue is in the hands of another program.
+        """
+        word, said = last_word(self.using, row)
+        is_own = bool(self.failure) and said == self.failure
+        if word != self._word and not is_own:
+            self._word, self._heard = word, time.monotonic()
+        if time.monotonic() - self._heard > SERVES:
+            raise SourceUnavailable(f"{error} No other process serves this inbox.")
         self._drop()
         self._rests_until = time.monotonic() + inbox_worker.STANDS_BY
         self._row, self.failure = None, ""

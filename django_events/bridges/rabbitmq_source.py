@@ -171,7 +171,11 @@ class RabbitMQReader:
         except amqp.AccessRefused as error:
             if IN_USE not in str(error):
                 raise
-            raise QueueInUse(f"Another consumer reads the queue {self._source.queue!r}.") from None
+            raise QueueInUse(
+                f"The queue {self._source.queue!r} can't be had exclusively: another consumer reads it, or it is a "
+                "classic one with x-single-active-consumer. To read it beside others: rabbitmq_source(…, "
+                "exclusive=False)."
+            ) from None
         self._consumes = True
 
     def _drain(self, seconds: float) -> bool:

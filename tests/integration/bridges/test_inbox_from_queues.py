@@ -320,6 +320,30 @@ def test_properties_that_amqp_can_not_decode_make_a_message_unreadable_and_other
         queue.close()
 
 
+@pytest.mark.parametrize("single", [True, False])
+def test_a_queue_that_can_not_be_had_exclusively_is_said(things, make_inbox, rabbitmq, monkeypatch, single):
+    """A classic queue with a single active consumer takes no exclusive one; nor does one that others read."""
+    monkeypatch.setattr(queue_worker, "SERVES", 0.1)
+    rabbitmq.declare("letters", kind="classic", **({"x-single-active-consumer": True} if single else {}))
+    queue = Rabbit.__new__(Rabbit)
+    queue.server = rabbitmq
+    try:
+        with closing(rabbitmq.connection()) as other:
+            if not single:
+                other.channel().basic_consume("letters")
+            inbox = make_inbox(things, source=queue.source(), transform=letter)
+            with closing(worker_of("default", inbox)) as worker:
+                wait_until(lambda: (turn(worker), row().error)[1], seconds=10, what="an error")
+            assert "exclusive=False" in row().error
+            if single:
+                queue.send(1)
+                Inbox.objects.all().delete()
+                take_in(make_inbox(things, source=queue.source(exclusive=False), transform=letter))
+                assert values(things) == [1]
+    finally:
+        queue.close()
+
+
 def test_a_message_without_any_identity_is_taken_in(things, make_inbox, rabbitmq):
     queue = Rabbit(rabbitmq)
     try:

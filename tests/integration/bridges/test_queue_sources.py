@@ -1,5 +1,6 @@
 """Inboxes from a queue of a site's own: what the worker asks of its reader, and what is exact whatever a queue does."""
 
+import time
 from collections import deque
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from django.utils import timezone
 
 from django_events import Draft, sqs_source
 from django_events.bridges import queue_worker
-from django_events.bridges.queue_sources import QueuedMessage, dedup_key_of, identity_of
+from django_events.bridges.queue_sources import QueuedMessage, QueueInUse, dedup_key_of, identity_of
 from django_events.bridges.queue_worker import worker_of
 from django_events.bridges.sources import InboxMessage, SourceUnavailable
 from django_events.bridges.sqs_source import SqsReader
@@ -36,6 +37,7 @@ class Letterbox:
     given_back: list[tuple[str, timedelta]] = field(default_factory=list)
     forgets: bool = True
     breaks: bool = False
+    is_taken: bool = False  # by another reader
     refuses: bool = False  # to forget
     hides: bool = False  # what is to come again later
     holds: float = 60.0
@@ -71,6 +73,8 @@ class LetterboxReader:
         self.waiting = deque(self.box.letters)
 
     def receive(self, most):
+        if self.box.is_taken:
+            raise QueueInUse("another one reads the letterbox.")
         return [self.waiting.popleft() for _ in range(min(most, len(self.waiting)))]
 
     def acknowledge(self, messages):
@@ -320,6 +324,35 @@ def test_an_inbox_whose_queue_forgets_nothing_stays_failing(things, make_inbox, 
 
     assert (row().error, row().failing_since) == ("", None)
     assert values(things) == [1]
+
+
+def test_a_queue_in_other_hands_is_an_outage_unless_another_process_serves_the_inbox(
+    things, make_inbox, box, monkeypatch
+):
+    monkeypatch.setattr(queue_worker, "SERVES", 0.2)
+    box.is_taken = True
+    inbox = make_inbox(things, source=box, transform=letter)
+    with closing(worker_of("default", inbox)) as worker, closing(worker_of("default", inbox)) as twin:
+
+        def stands_by(seconds, served):
+            worker._rests_until = 0
+            if served:
+                box.is_taken, twin._rests_until, twin._served = False, 0, float("-inf")
+                turn(twin)
+                box.is_taken = True
+            time.sleep(seconds)
+            turn(worker)
+            return row().error == ""
+
+        assert all(stands_by(0.1, served=True) for _ in range(5))
+        wait_until(lambda: not stands_by(0.1, served=False), seconds=10, what="an outage")
+        assert row().error == "another one reads the letterbox. No other process serves this inbox."
+        assert not any(stands_by(0.1, served=False) for _ in range(5))  # its own words are no sign of another one
+        assert all(stands_by(0.1, served=True) for _ in range(5))
+        box.is_taken, worker._rests_until = False, 0
+        box.put(1)
+        turn(worker)
+    assert row().error == ""
 
 
 def test_a_paused_inbox_takes_nothing_in_and_what_was_received_is_given_back(things, make_inbox, box):
