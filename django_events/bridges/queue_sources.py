@@ -63,7 +63,7 @@ class QueueReader(Protocol):
         """Let these come again, after so long if the queue can wait; each group in its order."""
 
     def lag(self) -> int | None:
-        """About how many messages are to be received, if the source can tell."""
+        """About how many messages are to be received, if the source can tell. An error means that it can't now."""
 
     def keep(self) -> None:
         """Tell the source that this reader is still there. It is called every few seconds while the inbox rests."""

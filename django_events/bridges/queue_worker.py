@@ -244,9 +244,11 @@ class QueueInboxWorker(InboxWorker):
             )
 
     def _ask_for_lag(self, reader: QueueReader) -> None:
+        """What was received is taken in, whether the queue tells how many more there are or not."""
         if time.monotonic() - self._asked > LOOKS_AGAIN:
             self._asked = time.monotonic()
-            with self._reading():
+            self._lag = None
+            with suppress(Exception):
                 self._lag = reader.lag()
 
     def _open_queue(self) -> QueueReader:

@@ -38,6 +38,7 @@ class Letterbox:
     forgets: bool = True
     breaks: bool = False
     is_taken: bool = False  # by another reader
+    is_silent: bool = False  # about how many letters it has
     refuses: bool = False  # to forget
     hides: bool = False  # what is to come again later
     holds: float = 60.0
@@ -91,6 +92,8 @@ class LetterboxReader:
         self.box.given_back += [(one.message.id, after) for one in messages]
 
     def lag(self):
+        if self.box.is_silent:
+            raise SourceUnavailable("throttled")
         return len(self.waiting)
 
     def keep(self):
@@ -353,6 +356,15 @@ def test_a_queue_in_other_hands_is_an_outage_unless_another_process_serves_the_i
         box.put(1)
         turn(worker)
     assert row().error == ""
+
+
+def test_a_queue_that_does_not_tell_how_many_more_there_are_is_taken_in_from(things, make_inbox, box):
+    box.is_silent = True
+    box.put(1)
+    take_in(make_inbox(things, source=box, transform=letter))
+
+    assert values(things) == [1]
+    assert (row().lag, row().error, box.given_back) == (None, "", [])
 
 
 def test_a_paused_inbox_takes_nothing_in_and_what_was_received_is_given_back(things, make_inbox, box):
