@@ -26,8 +26,10 @@ FORMS = ("cloudevent", "value")  # a message has at most ten attributes, too few
 ALLOWED_ID = re.compile(r"[!-~]{1,128}")  # of groups and deduplication ids
 NOT_TAKEN = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 NONCHARACTERS = str.maketrans({"\ufffe": "\\ufffe", "\uffff": "\\uffff"})
-# Codes of errors that are about one message. Of any other one no message is to blame.
+# Codes of errors that are about one message, unless the text names where it was to go. Of any other one no message is
+# to blame.
 OF_MESSAGE = {"InvalidMessageContents", "InvalidParameterValue", "InvalidParameter", "BatchRequestTooLong"}
+OF_TARGET = re.compile("TopicArn|TargetArn|QueueUrl|MessageGroupId|MessageDeduplicationId")
 NOT_THERE = {"QueueDoesNotExist", "NonExistentQueue", "NotFound"}
 THROTTLED = {"Throttling", "ThrottlingException", "RequestThrottled", "ThrottledException", "OverLimit", "KmsThrottled"}
 
@@ -137,9 +139,12 @@ class AwsBridge:
             answer = self.ask(self.address(name), entries)
         except Exception as error:
             code = code_of(error)
-            if code in NOT_THERE and callable(self._named):
+            is_of_target = code in NOT_THERE or _is_of_target(code, str(error))
+            if is_of_target and callable(self._named):
                 for index in indexes:
-                    answers[index] = Unroutable(f"AWS has no {name!r}: {said(error, self._options)}")
+                    answers[index] = self._unroutable(name, error)
+            elif is_of_target:
+                raise self._unavailable(error, code) from None
             elif code in OF_MESSAGE and len(entries) > 1:
                 alone.update(indexes)
             elif code in OF_MESSAGE:
@@ -152,7 +157,9 @@ class AwsBridge:
         failed: tuple[Exception, str] | None = None
         for one in answer.get("Failed", ()):
             reason, code = AwsSaid(f"{one['Code']}: {one.get('Message', '')}"), one["Code"].rpartition(".")[2]
-            if code in OF_MESSAGE and one.get("SenderFault"):
+            if callable(self._named) and _is_of_target(code, str(reason)):
+                answers[int(one["Id"])] = self._unroutable(name, reason)
+            elif code in OF_MESSAGE and one.get("SenderFault") and not _is_of_target(code, str(reason)):
                 answers[int(one["Id"])] = MessageRefused(f"AWS refuses it: {said(reason, self._options)}")
             else:
                 failed = reason, code
@@ -160,6 +167,9 @@ class AwsBridge:
             raise self._unavailable(*failed)
         if any(answers[index] is UNANSWERED for index in indexes):
             raise self._unavailable(AwsSaid("an answer without a word about some of the messages"), "")
+
+    def _unroutable(self, name: str, error: Exception) -> Unroutable:
+        return Unroutable(f"AWS can't send it to {name!r}: {said(error, self._options)}")
 
     def _unavailable(self, error: Exception, code: str) -> TargetUnavailable:
         after = THROTTLED_FOR if code in THROTTLED else None
@@ -185,6 +195,11 @@ def code_of(error: Exception) -> str:
     response = getattr(error, "response", None)
     code = response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
     return str(code).rpartition(".")[2]
+
+
+def _is_of_target(code: str, text: str) -> bool:
+    """Whether an error is about the queue or the topic. AWS has the same codes for a part of a message."""
+    return code in OF_MESSAGE and OF_TARGET.search(text) is not None
 
 
 def is_fifo(name: str) -> bool:

@@ -381,25 +381,38 @@ class InboxWorker:
 
     def _fail(self, reason: str, *, after: timedelta | None = None) -> None:
         """Rest for a while, and write down and log why, if the row is still the one that this is of."""
+        said = self.failure
+        if not self._write_down(reason):
+            return
+        pause = max(after if after is not None else self.inbox.retry.pause(self._failures), SHORTEST_PAUSE)
+        self._rests_until = time.monotonic() + pause.total_seconds()
+        if self._is_to_be_said(said):
+            logger.error(
+                "Inbox %s takes nothing in since %s, and tries again: nothing is lost. %s",
+                self.inbox,
+                f"{self._failing_since:%Y-%m-%d %H:%M:%S} UTC",
+                self.failure,
+                extra=self._fields(),
+            )
+
+    def _write_down(self, reason: str) -> bool:
+        """Write down why the inbox is held up; returns whether the row is still the one that this is of."""
         reason = storable(reason)[:LONGEST_REASON]
         self._served = self._looked = time.monotonic()
         if self._row is not None and not self._note(reason):
             self._stand_by()
-            return
+            return False
         self._failures += 1
         self._failing_since = self._failing_since or datetime.now(UTC)
-        pause = max(after if after is not None else self.inbox.retry.pause(self._failures), SHORTEST_PAUSE)
-        self._rests_until = time.monotonic() + pause.total_seconds()
-        if reason != self.failure or time.monotonic() - self._logged > LOGGED_AGAIN:
-            self._logged = time.monotonic()
-            logger.error(
-                "Inbox %s takes nothing in since %s, and tries again: nothing is lost. %s",
-                self.inbox,
-                self._failing_since.strftime("%Y-%m-%d %H:%M:%S UTC"),
-                reason,
-                extra=self._fields(),
-            )
         self.failure = reason
+        return True
+
+    def _is_to_be_said(self, said: str) -> bool:
+        """Whether the log has not had it lately; `said` is what held the inbox up before."""
+        if self.failure == said and time.monotonic() - self._logged < LOGGED_AGAIN:
+            return False
+        self._logged = time.monotonic()
+        return True
 
     def _works(self) -> None:
         """Something was read."""

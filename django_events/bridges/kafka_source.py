@@ -19,13 +19,21 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from django_events.bridges.brokers import check_package, options_of, said, unmade
 from django_events.bridges.kafka import NAME
-from django_events.bridges.sources import Found, GoneMessages, InboxMessage, Places, SourceUnavailable, by_name
+from django_events.bridges.sources import (
+    Found,
+    GoneMessages,
+    InboxMessage,
+    Places,
+    SourceUnavailable,
+    by_name,
+    moment_of,
+)
 from django_events.exceptions import NotReady
 
 SECONDS = 10.0  # for an answer, where the settings don't say
@@ -393,7 +401,7 @@ class KafkaReader:
             body=message.value(),
             headers={name.lower(): value.decode("utf-8", "replace") for name, value in raw.items()},
             fields=raw,
-            sent_at=datetime.fromtimestamp(milliseconds / 1_000, UTC) if kind else None,
+            sent_at=moment_of(milliseconds / 1_000) if kind else None,
         )
 
     def _log(self, partition: int) -> str:

@@ -38,13 +38,14 @@ class QueuedMessage:
 
 
 class QueueInUse(SourceUnavailable):
-    """Another process reads the queue, and the queue gives it all messages."""
+    """Another consumer reads the queue, and gets all messages. The text says what to do if it is none of this inbox."""
 
 
 class QueueReader(Protocol):
     """A connection to a broker that receives from a queue, for one thread."""
 
     in_order: bool  # whether messages that are given back stay in front of all others, so that the inbox has to rest
+    holds: float  # for how many seconds the queue waits for a word of this reader, before it gives messages to another
 
     def open(self) -> None:
         """Connect; SourceUnavailable if that is not possible now."""
@@ -52,17 +53,17 @@ class QueueReader(Protocol):
     def receive(self, most: int) -> Sequence[QueuedMessage]:
         """Up to so many messages, each group in its order. It waits for the first for a second at most.
 
-        QueueInUse if another process has the queue for itself.
+        QueueInUse if another consumer has the queue for itself.
         """
 
     def acknowledge(self, messages: Iterable[QueuedMessage]) -> None:
-        """Let the queue forget these. They are published."""
+        """Let the queue forget these: they are published. SourceUnavailable if it may give some of them again."""
 
     def give_back(self, messages: Iterable[QueuedMessage], after: timedelta) -> None:
         """Let these come again, after so long if the queue can wait; each group in its order."""
 
     def lag(self) -> int | None:
-        """About how many messages are to be received, if the source can tell."""
+        """About how many messages are to be received, if the source can tell. An error means that it can't now."""
 
     def keep(self) -> None:
         """Tell the source that this reader is still there. It is called every few seconds while the inbox rests."""

@@ -9,7 +9,7 @@ transaction takes the same key, this one waits for its end.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django_events import sql, telemetry
@@ -39,6 +39,13 @@ class QueueIntake:
     unread: list[str]
 
 
+def last_word(using: str, row: InboxRow) -> tuple[datetime | None, str]:
+    """When any worker of the inbox wrote down that it serves it, and what it then found wrong."""
+    for served_at, error in sql.fetch(using, SQL.last_word, inbox_id=row.id):
+        return served_at, error
+    return None, ""
+
+
 def take_in_queued(
     using: str,
     row: InboxRow,
@@ -47,8 +54,12 @@ def take_in_queued(
     *,
     window: timedelta,
     lag: int | None,
+    is_well: bool,
 ) -> QueueIntake:
-    """Publish the events of messages that did not come before; returns what was written."""
+    """Publish the events of messages that did not come before; returns what was written.
+
+    What held the inbox up is forgotten if it `is_well`.
+    """
     events = sum(one.event is not None for one in queued)
     with telemetry.publishing(topic.name, events=events), explained(using, topic), sql.committed(using, **UNLIMITED):
         keys = {index: one.dedup_key for index, one in enumerate(queued) if one.dedup_key is not None}
@@ -68,6 +79,7 @@ def take_in_queued(
             left_out=intake.left_out,
             unreadable=len(unread),
             lag=lag,
+            is_well=is_well,
         )
         if not noted:
             raise NotReady("The inbox was paused or removed meanwhile. Nothing was taken in.")

@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django_events.bridges import inbox_worker
 from django_events.bridges.inbox_worker import LOOKS_AGAIN, SHORTEST_PAUSE, HeldUp, InboxWorker
 from django_events.bridges.queue_sources import QueuedMessage, QueueInUse, QueueReader, dedup_key_of
-from django_events.bridges.queue_taking_in import QueuedEvent, take_in_queued
+from django_events.bridges.queue_taking_in import QueuedEvent, last_word, take_in_queued
 from django_events.bridges.sources import InboxMessage, SourceUnavailable
 from django_events.bridges.taking_in import InboxRow
 from django_events.declarations import DeclaredInbox
@@ -26,6 +26,8 @@ from django_events.workers.stopping import Stop
 
 logger = logging.getLogger("django_events.inboxes")
 
+SHARE = 3  # of the time that the queue waits for an acknowledgement, a batch may take to become events
+SERVES = 60.0  # seconds within which another process that has the queue says so
 MOST_TRIED = 10_000  # messages whose attempts a process remembers
 
 
@@ -41,6 +43,7 @@ class _InHand(NamedTuple):
     messages: list[tuple[QueuedMessage, timedelta]]
     reason: str
     again: bool
+    late: list[QueuedMessage]  # transform was too slow for these: they are behind all others
 
 
 class QueueInboxWorker(InboxWorker):
@@ -49,10 +52,16 @@ class QueueInboxWorker(InboxWorker):
     def __init__(self, using: str, inbox: DeclaredInbox, *, once: bool = False) -> None:
         super().__init__(using, inbox, once=once)
         self._queue: QueueReader | None = None
+        self._held: dict[str, float] = {}  # until when the queue keeps messages back, or another process may have them
+        self._holds_back = ""  # why
+        self._lingers = False  # the queue has not forgotten what it was to forget
         self._tried: dict[str, int] = {}  # how often, by the address of a message; the oldest first
+        self._most = inbox.batch_size  # fewer while transform is too slow for so many
         self._lag: int | None = None
         self._asked = 0.0
         self._is_second = False  # another process has the queue for itself
+        self._word: Any = ""  # when any process last said that it serves the inbox, and since when that is so
+        self._heard = 0.0
 
     def work(self, stop: Stop) -> int:
         if self._queue is not None and time.monotonic() < self._rests_until:
@@ -74,18 +83,22 @@ class QueueInboxWorker(InboxWorker):
         reader = self._open_queue()
         try:
             with self._reading():
-                received = reader.receive(self.inbox.batch_size)
-        except QueueInUse:
-            self._leave_it_to_another()
+                received = reader.receive(self._most)
+        except QueueInUse as error:
+            self._leave_it_to_another(row, error)
             return 0
         self._is_second = False
         self._ask_for_lag(reader)
         if not received:
-            self._say_served(row, self._lag)
+            self._lingers = False
+            self._say_how_it_is(row)
             return 0
         try:
-            taken, queued, held = self._sort(received)
-            unread = self._write_queued(row, queued) if taken else []
+            taken, queued, held = self._sort(received, reader.holds / SHARE)
+            self._ask_for_fewer(reader, len(received) - len(held.late), is_late=bool(held.late))
+            for one in taken:
+                self._held.pop(one.message.address, None)
+            unread = self._write_queued(row, queued, is_well=not self._is_held(held)) if taken else []
         except BaseException:
             with suppress(Exception):  # the queue gives them again by itself, too, only later
                 reader.give_back(received, timedelta(0))
@@ -93,26 +106,64 @@ class QueueInboxWorker(InboxWorker):
         self._say_what_was_lost((), unread)
         for one in taken:
             self._tried.pop(one.message.address, None)
-        with self._reading():
-            reader.acknowledge(taken)
+        if held.late:
+            with suppress(Exception):  # as above
+                reader.give_back(held.late, timedelta(0))
+        lingered = self._lingers
+        if taken:
+            self._lingers = True
+            with self._reading():
+                reader.acknowledge(taken)
+            self._lingers = False
         if held.messages:
             self._hold(reader, held, took=bool(taken))
+        elif lingered:
+            self._say_how_it_is(row)
         return len(taken)
 
-    def _write_queued(self, row: InboxRow, queued: Sequence[QueuedEvent]) -> list[str]:
+    def _say_how_it_is(self, row: InboxRow) -> None:
+        """Nothing is to be received. That says nothing of messages which the queue keeps back."""
+        if not self._is_held():
+            self._say_served(row, self._lag)
+        elif time.monotonic() - self._served > inbox_worker.SAID_SERVED:
+            self._go_around()
+
+    def _is_held(self, held: _InHand | None = None) -> bool:
+        """Whether anything holds the inbox up: a message that waits, or a queue that doesn't forget."""
+        now = time.monotonic()
+        self._held = {address: until for address, until in self._held.items() if until > now}
+        return bool(self._held or self._lingers or (held and held.messages))
+
+    def _write_queued(self, row: InboxRow, queued: Sequence[QueuedEvent], *, is_well: bool) -> list[str]:
         """Publish what is new of these; returns the addresses of those whose events say that they can't be read."""
-        intake = take_in_queued(self.using, row, self._topic, queued, window=self._source.window, lag=self._lag)
+        intake = take_in_queued(
+            self.using, row, self._topic, queued, window=self._source.window, lag=self._lag, is_well=is_well
+        )
         self._served = time.monotonic()
-        self._works()
+        if is_well:
+            self._works()
         return intake.unread
 
-    def _sort(self, received: Sequence[QueuedMessage]) -> tuple[list[QueuedMessage], list[QueuedEvent], _InHand]:
-        """Which messages are taken in now and what they become, and which come again."""
+    def _ask_for_fewer(self, reader: QueueReader, done: int, *, is_late: bool) -> None:
+        """Receive as many as there is time for: each time that a queue gives a message out may be counted."""
+        self._most = max(done, 1) if is_late else min(self._most * 2, self.inbox.batch_size)
+        if is_late:
+            with self._reading():
+                reader.keep()  # the transaction may take its time, too
+
+    def _sort(
+        self, received: Sequence[QueuedMessage], seconds: float
+    ) -> tuple[list[QueuedMessage], list[QueuedEvent], _InHand]:
+        """Which messages are taken in now and what they become, and which come again: at least one is looked at."""
+        deadline = time.monotonic() + seconds
         taken: list[QueuedMessage] = []
         queued: list[QueuedEvent] = []
-        held = _InHand([], "", False)
+        held = _InHand([], "", False, [])
         groups: set[str] = set()  # in which a message is held
-        for one in received:
+        for index, one in enumerate(received):
+            if index and time.monotonic() > deadline:
+                held.late.extend(received[index:])
+                break
             if one.group is not None and one.group in groups:
                 held.messages.append((one, timedelta(0)))  # as long as the one in front of it is away, so is this
                 continue
@@ -156,13 +207,31 @@ class QueueInboxWorker(InboxWorker):
         for after, messages in pauses.items():
             with self._reading():
                 reader.give_back(messages, after)
-        if not took:
-            self._fail(held.reason, after=SHORTEST_PAUSE)
+        for one, after in held.messages:
+            self._held[one.message.address] = time.monotonic() + after.total_seconds() + reader.holds
+        self._holds_back = held.reason
+        if took:
+            self._go_around()
         else:
-            logger.warning("Inbox %s goes on around a message. %s", self.inbox, held.reason, extra=self._fields())
+            self._fail(held.reason, after=SHORTEST_PAUSE)
 
-    def _leave_it_to_another(self) -> None:
-        """Another process reads the queue. What is noted of the inbox is what that one finds."""
+    def _go_around(self) -> None:
+        """Write down and log that a message waits, and don't rest."""
+        said = self.failure
+        if self._write_down(self._holds_back) and self._is_to_be_said(said):
+            logger.warning("Inbox %s goes on around a message. %s", self.inbox, self.failure, extra=self._fields())
+
+    def _leave_it_to_another(self, row: InboxRow, error: QueueInUse) -> None:
+        """Another process reads the queue. What is noted of the inbox is what that one finds.
+
+        SourceUnavailable if none says that it serves the inbox: then the queue is in the hands of another program.
+        """
+        word, said = last_word(self.using, row)
+        is_own = bool(self.failure) and said == self.failure
+        if word != self._word and not is_own:
+            self._word, self._heard = word, time.monotonic()
+        if time.monotonic() - self._heard > SERVES:
+            raise SourceUnavailable(f"{error} No other process serves this inbox.")
         self._drop()
         self._rests_until = time.monotonic() + inbox_worker.STANDS_BY
         self._row, self.failure = None, ""
@@ -175,9 +244,11 @@ class QueueInboxWorker(InboxWorker):
             )
 
     def _ask_for_lag(self, reader: QueueReader) -> None:
+        """What was received is taken in, whether the queue tells how many more there are or not."""
         if time.monotonic() - self._asked > LOOKS_AGAIN:
             self._asked = time.monotonic()
-            with self._reading():
+            self._lag = None
+            with suppress(Exception):
                 self._lag = reader.lag()
 
     def _open_queue(self) -> QueueReader:
@@ -194,5 +265,6 @@ class QueueInboxWorker(InboxWorker):
     def _drop(self) -> None:
         """Close the reader: the next attempt opens another one."""
         reader, self._queue = self._queue, None
+        self._most = self.inbox.batch_size
         if reader is not None:
             reader.close()

@@ -19,10 +19,11 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, ClassVar
 
+from django_events.bridges.amqp_frames import RAW, tolerant
 from django_events.bridges.brokers import check_package, options_of, said, unmade
 from django_events.bridges.queue_sources import WINDOW, QueuedMessage, QueueInUse, check_times, identity_of
 from django_events.bridges.rabbitmq import LONGEST_KEY, SECONDS, connected
-from django_events.bridges.sources import InboxMessage, SourceUnavailable
+from django_events.bridges.sources import InboxMessage, SourceUnavailable, moment_of
 from django_events.exceptions import NotReady
 
 HEARTBEAT = 10  # seconds: the server gives the queue to another process after two that didn't come
@@ -81,6 +82,7 @@ class RabbitMQReader:
         self._options: Mapping[str, Any] = {}
         self._connection: Any = None
         self._channel: Any = None
+        self.holds = 2.0 * HEARTBEAT
         self._consumes = self._cancelled = False
         self._waiting: deque[QueuedMessage] = deque()  # delivered, or given back; the oldest first
 
@@ -93,7 +95,8 @@ class RabbitMQReader:
             raise SourceUnavailable(str(error)) from None
         seconds = options.pop("timeout", SECONDS)
         try:
-            self._connection = connected({"heartbeat": HEARTBEAT, **options}, seconds)
+            self._connection = connected({"heartbeat": HEARTBEAT, **options}, seconds, frame_handler=tolerant)
+            self.holds = 2.0 * (self._connection.heartbeat or HEARTBEAT)
             self._channel = self._connection.channel()
             self._channel.auto_decode = False  # bodies are bytes
             self._channel.queue_declare(self._source.queue, passive=True)
@@ -168,7 +171,11 @@ class RabbitMQReader:
         except amqp.AccessRefused as error:
             if IN_USE not in str(error):
                 raise
-            raise QueueInUse(f"Another consumer reads the queue {self._source.queue!r}.") from None
+            raise QueueInUse(
+                f"The queue {self._source.queue!r} can't be had exclusively: another consumer reads it, or it is a "
+                "classic one with x-single-active-consumer. To read it beside others: rabbitmq_source(…, "
+                "exclusive=False)."
+            ) from None
         self._consumes = True
 
     def _drain(self, seconds: float) -> bool:
@@ -187,11 +194,15 @@ class RabbitMQReader:
 
     def _message(self, found: Any) -> QueuedMessage:
         properties, body = found.properties, _bytes(found.body)
-        given = properties.get("application_headers") or {}
+        given = dict(properties.get("application_headers") or {})
+        undecoded = given.pop(RAW, None)
         headers = {str(name).lower(): _text(value) for name, value in given.items()}
         headers |= {name.replace("_", "-"): _text(properties[name]) for name in PROPERTIES if name in properties}
         if (content_type := properties.get("content_type")) is not None:
             headers["content-type"] = content_type
+        sent_at = _moment(sent := properties.get("timestamp"))
+        if sent is not None and sent_at is None:
+            headers["timestamp"] = str(sent)
         named = properties.get("message_id")
         message = InboxMessage(
             id=named or sha256(body).hexdigest()[:16],
@@ -200,7 +211,8 @@ class RabbitMQReader:
             body=body,
             headers=headers,
             subject=found.delivery_info["routing_key"],
-            sent_at=_moment(properties.get("timestamp")),
+            sent_at=sent_at,
+            fields={"properties": undecoded} if isinstance(undecoded, bytes) else {},
         )
         return QueuedMessage(message, identity_of(headers, named), "")
 
@@ -220,4 +232,4 @@ def _moment(sent: Any) -> datetime | None:
     """When the publisher says that it was sent."""
     if isinstance(sent, datetime):
         return sent if sent.tzinfo is not None else sent.replace(tzinfo=UTC)
-    return datetime.fromtimestamp(sent, UTC) if isinstance(sent, int) else None
+    return moment_of(sent) if isinstance(sent, int) else None

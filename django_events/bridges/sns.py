@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from django_events.bridges.aws import FORMS, AwsBridge
 from django_events.bridges.brokers import check_package, name_of
-from django_events.bridges.protocol import Route
+from django_events.bridges.protocol import Route, TargetUnavailable
 from django_events.received import ReceivedEvent
 
 ARN = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?")
@@ -54,6 +54,17 @@ class SnsBridge(AwsBridge):
     """A client of SNS."""
 
     service = "sns"
+
+    def open(self) -> None:
+        super().open()
+        if callable(self._named):
+            return
+        named, used = self._named.split(":")[3], self._client.meta.region_name
+        if named != used:
+            self.close()
+            raise TargetUnavailable(
+                f"AWS {self._broker!r} has region_name={used!r}, and the topic {self._named!r} is in {named!r}."
+            )
 
     def ask(self, address: str, entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         answer: Mapping[str, Any] = self._client.publish_batch(TopicArn=address, PublishBatchRequestEntries=entries)

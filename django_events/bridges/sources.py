@@ -15,7 +15,7 @@ no position and acknowledges nothing: where to read is asked each time, because 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 from django_events.drafts import Draft
@@ -116,6 +116,14 @@ class SourceReader(Protocol):
 
     def close(self) -> None:
         """Close the connection, whatever state it is in. Raises nothing, and waits for nothing."""
+
+
+def moment_of(seconds: float) -> datetime | None:
+    """A time that a publisher says; None if it is none that Python has, as of one that means another unit."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def by_name(fields: Iterable[tuple[bytes | str, bytes]]) -> dict[str, bytes]:

@@ -17,12 +17,13 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Any, ClassVar
 
-from django_events.bridges.aws import MOST_ENTRIES, client_of, code_of, is_fifo
+from django_events.bridges.aws import MOST_ENTRIES, AwsSaid, client_of, code_of, is_fifo
 from django_events.bridges.brokers import check_package, options_of, said, unmade
 from django_events.bridges.queue_sources import WINDOW, QueuedMessage, check_times, identity_of
 from django_events.bridges.sources import InboxMessage, SourceUnavailable
 from django_events.bridges.sqs import URL, is_queue
 from django_events.exceptions import NotReady
+from django_events.phrases import count
 
 WAITS = 1  # second that a request waits for the first message
 LONGEST_VISIBILITY = timedelta(hours=12)
@@ -76,6 +77,7 @@ class SqsReader:
 
     def __init__(self, source: SqsSource) -> None:
         self._source = source
+        self.holds = source.visibility.total_seconds()
         self._options: Mapping[str, Any] = {}
         self._client: Any = None
         self._url = ""
@@ -110,9 +112,18 @@ class SqsReader:
         return found
 
     def acknowledge(self, messages: Iterable[QueuedMessage]) -> None:
-        """What can't be deleted comes again, and is recognised."""
+        """What can't be deleted comes again, and is recognised. SourceUnavailable says so, when all others are."""
+        failed: list[Mapping[str, Any]] = []
         for entries in _tens(messages):
-            self._asked(self._client.delete_message_batch, QueueUrl=self._url, Entries=entries)
+            answer = self._asked(self._client.delete_message_batch, QueueUrl=self._url, Entries=entries)
+            failed += answer.get("Failed", ())
+        if failed:
+            reason = AwsSaid(f"{failed[0]['Code']}: {failed[0].get('Message', '')}")
+            raise SourceUnavailable(
+                f"AWS {self._source.broker!r} did not delete {count(len(failed), 'message')} that are published, and "
+                f"gives them again: {said(reason, self._options)}. If they were taken in for longer than visibility="
+                f"{self._source.visibility}, make it longer, or batch_size smaller."
+            )
 
     def give_back(self, messages: Iterable[QueuedMessage], after: timedelta) -> None:
         seconds = ceil(min(after, LONGEST_VISIBILITY - timedelta(minutes=1)).total_seconds())

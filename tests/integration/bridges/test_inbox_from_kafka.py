@@ -113,6 +113,16 @@ def test_headers_key_and_time_are_those_of_the_message(things, make_inbox, clust
 
 
 @pytest.mark.slow
+def test_a_time_that_python_does_not_have_holds_nothing_up(things, make_inbox, cluster):
+    found = []
+    for time in (1_700_000_000_000_000, 2**63 - 1, 1_700_000_000_000):  # the first is of another unit
+        cluster.publish("bank", [b"1"], key="one", time=time)
+    take_in(make_inbox(things, source=SOURCE, transform=lambda message: found.append(message.sent_at)))
+
+    assert [one is None for one in found] == [True, True, False]
+
+
+@pytest.mark.slow
 def test_a_message_that_cannot_be_read_is_an_event_with_its_bytes_in_its_place(things, make_inbox, cluster):
     add(cluster, 1)
     cluster.publish("bank", [b"\xff\0"], key="one", headers=[("account", b"x"), ("data", b"\xfe")])

@@ -1,19 +1,22 @@
 """Inboxes from a queue of a site's own: what the worker asks of its reader, and what is exact whatever a queue does."""
 
+import time
 from collections import deque
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import DatabaseError
 from django.utils import timezone
 
-from django_events import Draft
+from django_events import Draft, sqs_source
 from django_events.bridges import queue_worker
-from django_events.bridges.queue_sources import QueuedMessage, dedup_key_of, identity_of
+from django_events.bridges.queue_sources import QueuedMessage, QueueInUse, dedup_key_of, identity_of
 from django_events.bridges.queue_worker import worker_of
 from django_events.bridges.sources import InboxMessage, SourceUnavailable
+from django_events.bridges.sqs_source import SqsReader
 from django_events.models import DedupKey, Inbox
 from django_events.observing.inbox_states import state_of
 from django_events.operations import pause_inbox, resume_inbox
@@ -21,6 +24,7 @@ from django_events.retries import RetryLater
 from django_events.testing import published
 from django_events.workers.stopping import Stop
 from tests.support.fix_inboxes import take_in
+from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X21")]
 
@@ -33,6 +37,11 @@ class Letterbox:
     given_back: list[tuple[str, timedelta]] = field(default_factory=list)
     forgets: bool = True
     breaks: bool = False
+    is_taken: bool = False  # by another reader
+    is_silent: bool = False  # about how many letters it has
+    refuses: bool = False  # to forget
+    hides: bool = False  # what is to come again later
+    holds: float = 60.0
     in_order = False
     is_queue = True
     window = timedelta(days=4)
@@ -57,7 +66,7 @@ class Letterbox:
 
 class LetterboxReader:
     def __init__(self, box):
-        self.box, self.in_order = box, box.in_order
+        self.box, self.in_order, self.holds = box, box.in_order, box.holds
 
     def open(self):
         if self.box.breaks:
@@ -65,19 +74,26 @@ class LetterboxReader:
         self.waiting = deque(self.box.letters)
 
     def receive(self, most):
+        if self.box.is_taken:
+            raise QueueInUse("another one reads the letterbox.")
         return [self.waiting.popleft() for _ in range(min(most, len(self.waiting)))]
 
     def acknowledge(self, messages):
+        if self.box.refuses:
+            raise SourceUnavailable("not deleted")
         if self.box.forgets:
             taken = list(messages)
             self.box.letters = [one for one in self.box.letters if one not in taken]
 
     def give_back(self, messages, after):
         messages = list(messages)
-        self.waiting = deque(one for one in self.box.letters if one in messages or one in self.waiting)
+        if not (self.box.hides and after):
+            self.waiting = deque(one for one in self.box.letters if one in messages or one in self.waiting)
         self.box.given_back += [(one.message.id, after) for one in messages]
 
     def lag(self):
+        if self.box.is_silent:
+            raise SourceUnavailable("throttled")
         return len(self.waiting)
 
     def keep(self):
@@ -248,6 +264,109 @@ def test_since_when_nothing_could_be_taken_in_stays_what_it_was(things, make_inb
     assert row().failing_since == since
 
 
+def test_an_inbox_that_waits_in_front_of_a_message_stays_failing_while_the_queue_hides_it(
+    things, make_inbox, box, caplog
+):
+    box.hides, closed = True, [True]
+    box.put(1)
+
+    def transform(message):
+        if closed and message.json() == 1:
+            raise RetryLater("closed", after=timedelta(minutes=3))
+        return letter(message)
+
+    with (
+        caplog.at_level("INFO", logger="django_events.inboxes"),
+        closing(worker_of("default", make_inbox(things, source=box, transform=transform))) as worker,
+    ):
+        turn(worker)
+        since = row().failing_since
+        for numbers in ([], [2], [], [3]):
+            worker._served = worker._rests_until = float("-inf")
+            box.put(*numbers)
+            worker._queue.waiting.extend(box.letters[1:])
+            assert turn(worker) == len(numbers)
+            assert "closed" in row().error
+            assert row().failing_since == since is not None
+        assert "works again" not in caplog.text
+        closed.clear()
+        worker._queue.waiting.extend(box.letters)
+        assert turn(worker) == 1
+        assert "works again" in caplog.text
+
+    assert (row().error, row().failing_since) == ("", None)
+    assert values(things) == [2, 3, 1]
+
+
+def test_a_message_that_another_process_has_taken_in_since_holds_nothing_up(things, make_inbox, box):
+    box.hides, box.holds = True, 0.0
+    box.put(1)
+
+    def transform(message):
+        raise RetryLater("closed", after=timedelta(0))
+
+    with closing(worker_of("default", make_inbox(things, source=box, transform=transform))) as worker:
+        turn(worker)
+        assert "closed" in row().error
+        worker._queue.waiting.clear()
+        wait_until(lambda: (turn(worker), row().error == "")[1], seconds=10, what="a row without an error")
+
+
+def test_an_inbox_whose_queue_forgets_nothing_stays_failing(things, make_inbox, box):
+    box.refuses = True
+    box.put(1)
+    with closing(worker_of("default", make_inbox(things, source=box, transform=letter))) as worker:
+        turn(worker)
+        since = row().failing_since
+        worker._rests_until = 0
+        turn(worker)
+        assert row().error == "not deleted"
+        assert row().failing_since == since is not None
+        box.refuses, worker._rests_until = False, 0
+        turn(worker)
+
+    assert (row().error, row().failing_since) == ("", None)
+    assert values(things) == [1]
+
+
+def test_a_queue_in_other_hands_is_an_outage_unless_another_process_serves_the_inbox(
+    things, make_inbox, box, monkeypatch
+):
+    monkeypatch.setattr(queue_worker, "SERVES", 0.2)
+    box.is_taken = True
+    inbox = make_inbox(things, source=box, transform=letter)
+    with closing(worker_of("default", inbox)) as worker, closing(worker_of("default", inbox)) as twin:
+
+        def stands_by(seconds, served):
+            worker._rests_until = 0
+            if served:
+                box.is_taken, twin._rests_until, twin._served = False, 0, float("-inf")
+                turn(twin)
+                box.is_taken = True
+            time.sleep(seconds)
+            turn(worker)
+            return row().error == ""
+
+        assert all(stands_by(0.1, served=True) for _ in range(5))
+        wait_until(lambda: not stands_by(0.1, served=False), seconds=10, what="an outage")
+        assert row().error == "another one reads the letterbox. No other process serves this inbox."
+        assert not any(stands_by(0.1, served=False) for _ in range(5))  # its own words are no sign of another one
+        assert all(stands_by(0.1, served=True) for _ in range(5))
+        box.is_taken, worker._rests_until = False, 0
+        box.put(1)
+        turn(worker)
+    assert row().error == ""
+
+
+def test_a_queue_that_does_not_tell_how_many_more_there_are_is_taken_in_from(things, make_inbox, box):
+    box.is_silent = True
+    box.put(1)
+    take_in(make_inbox(things, source=box, transform=letter))
+
+    assert values(things) == [1]
+    assert (row().lag, row().error, box.given_back) == (None, "", [])
+
+
 def test_a_paused_inbox_takes_nothing_in_and_what_was_received_is_given_back(things, make_inbox, box):
     box.put(1, 2)
     paused: list[bool] = []
@@ -270,6 +389,20 @@ def test_a_paused_inbox_takes_nothing_in_and_what_was_received_is_given_back(thi
 
     assert values(things) == [1, 2]
     assert state_of(row(), timezone.now()) == "serving"
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_a_batch_that_transform_is_too_slow_for_is_taken_in_as_far_as_there_is_time(things, make_inbox, box, in_order):
+    """A queue gives messages to another reader if it hears nothing for too long."""
+    box.in_order, box.holds = in_order, 0.0
+    box.put(1, 2, 3, group="")
+    with closing(worker_of("default", make_inbox(things, source=box, transform=letter))) as worker:
+        assert turn(worker) == 1
+        assert [number for number, _ in box.given_back] == ["2", "3"]
+        box.holds = worker._queue.holds = 60.0
+        assert [turn(worker), turn(worker), turn(worker)] == [1, 1, 0]  # not more than there was time for
+
+    assert values(things) == [1, 2, 3]
 
 
 def test_attempts_count_for_each_message_by_itself(things, make_inbox, box):
@@ -300,6 +433,23 @@ def test_a_queue_that_is_away_is_said_and_waited_for(things, make_inbox, box):
 
     assert values(things) == [1]
     assert (row().error, row().failing_since) == ("", None)
+
+
+def test_sqs_that_deletes_not_all_says_so_after_the_others():
+    asked = []
+
+    def delete(**request):
+        asked.append([entry["ReceiptHandle"] for entry in request["Entries"]])
+        if len(asked) > 1:
+            return {}
+        return {"Failed": [{"Id": "0", "Code": "InvalidParameterValue", "Message": "The receipt handle has expired"}]}
+
+    reader = SqsReader(sqs_source("letters.fifo"))
+    reader._client = SimpleNamespace(delete_message_batch=delete)
+    messages = [QueuedMessage(InboxMessage(id=str(n), log="letters.fifo", place=n), str(n), "g") for n in range(12)]
+    with pytest.raises(SourceUnavailable, match=r"did not delete 1 message.*has expired.*visibility=0:01:00"):
+        reader.acknowledge(messages)
+    assert asked == [list(range(10)), [10, 11]]
 
 
 def test_an_inbox_that_is_removed_meanwhile_takes_nothing_in(things, make_inbox, box):

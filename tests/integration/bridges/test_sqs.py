@@ -32,6 +32,8 @@ class Scripted(AwsBridge):
         self.answers = list(answers)
         self.asked: list[list[int]] = []
 
+    text = "said"
+
     def entry(self, text, attributes):
         return {"MessageBody": text}
 
@@ -41,7 +43,7 @@ class Scripted(AwsBridge):
         if isinstance(answer, Exception):
             raise answer
         failed = [
-            {"Id": one["Id"], "Code": answer[int(one["Id"])], "SenderFault": True, "Message": "said"}
+            {"Id": one["Id"], "Code": answer[int(one["Id"])], "SenderFault": True, "Message": self.text}
             for one in entries
             if int(one["Id"]) in answer
         ]
@@ -50,8 +52,8 @@ class Scripted(AwsBridge):
 
 
 class Refusal(Exception):
-    def __init__(self, code):
-        super().__init__(code)
+    def __init__(self, code, text=""):
+        super().__init__(f"{code}: {text}")
         self.response = {"Error": {"Code": code}}
 
 
@@ -121,6 +123,32 @@ def test_a_queue_that_is_not_there_is_an_outage_or_the_fault_of_the_function(nam
         return
     [answer] = bridge.send([message()])
     assert isinstance(answer, Unroutable)
+
+
+@pytest.mark.parametrize("name", ["TopicArn", "QueueUrl", "MessageGroupId", "MessageDeduplicationId"])
+@pytest.mark.parametrize("code", ["InvalidParameter", "InvalidParameterValue"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_aws_says_of_the_queue_is_no_fault_of_a_message(name, code, whole):
+    text = f"Invalid parameter: {name} Reason: it is not in this region"
+    for named in ("q.fifo", lambda event: "q.fifo"):
+        bridge = Scripted(Refusal(code, text) if whole else {0: code, 1: code}, named=named)
+        bridge.text = text
+        messages = [message(1, key="a"), message(2, key="b")]
+        if callable(named):
+            assert [type(one) for one in bridge.send(messages)] == [Unroutable, Unroutable]
+        else:
+            with pytest.raises(TargetUnavailable, match=name) as raised:
+                bridge.send(messages)
+            assert raised.value.acknowledged == 0
+        assert bridge.asked == [[0, 1]]
+
+
+def test_a_topic_of_another_region_is_said_before_anything_is_sent():
+    options = {"region_name": "eu-west-1", "aws_access_key_id": "x", "aws_secret_access_key": "y"}
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"aws": options}}):
+        sns("arn:aws:sns:eu-west-1:123456789012:orders").bridge().open()
+        with pytest.raises(TargetUnavailable, match=r"region_name='eu-west-1', and the topic .* is in 'us-east-1'"):
+            sns("arn:aws:sns:us-east-1:123456789012:orders").bridge().open()
 
 
 def test_ids_are_those_that_aws_takes():
