@@ -138,7 +138,8 @@ class _OfTopic:
         self._compare_rest(ranges)
         self._say_not_erased()
         first, last = (ranges[0][0], ranges[-1][1] - 1) if ranges else (0, 0)
-        behind = max(log.end - self._end, 0)
+        known = max((end for _, end in (*copy.ranges, *copy.removed)), default=0)
+        behind = max(log.end - max(known, log.first), 0)
         self._found.topics.append(
             Agreed(log.name, first, last, self._events, self._expired, self._compacted, self._erased, behind)
         )

@@ -18,6 +18,7 @@ from django_events.exporting.journal import FOLDER
 from django_events.exporting.parts import Part, Parts
 from django_events.exporting.paths import split
 from django_events.exporting.storage import OfDisk
+from django_events.exporting.tables.table import Mark
 from django_events.exporting.writing import SCHEMA
 from django_events.reading.topics import TopicLog
 from django_events.reading.typed.columns import DATA, RESCUED
@@ -148,6 +149,11 @@ def _within(start: int, end: int) -> Any:
     return (pc.field("offset") >= start) & (pc.field("offset") < end)
 
 
+def _range_of(mark: Mark | None) -> list[tuple[int, int]]:
+    """The ids that a table was given, whatever rows it has now."""
+    return [(mark.first or 1, mark.next)] if mark else []
+
+
 class DeltaCopy:
     """A Delta table at the version that it has now."""
 
@@ -165,8 +171,7 @@ class DeltaCopy:
         self.lacks = [name for name in SCHEMA.names if name not in self._columns]
         self.rows = self._rows.count_rows()
         self.incarnation = mark.incarnation if mark else log.incarnation
-        first = opened.oldest_offset()
-        self.ranges = [(first, mark.next)] if mark and first is not None else []
+        self.ranges = _range_of(mark)
         self.removed: list[tuple[int, int]] = []
 
     def read(self, start: int, end: int) -> pa.Table:
@@ -189,10 +194,9 @@ class IcebergCopy:
             self.lacks = [name for name in SCHEMA.names if name not in names]
             self.rows = self._opened.count()
             self.incarnation = mark.incarnation if mark else log.incarnation
-            first = self._opened.oldest_offset()
         finally:
             self._opened.close()
-        self.ranges = [(first, mark.next)] if mark and first is not None else []
+        self.ranges = _range_of(mark)
         self.removed: list[tuple[int, int]] = []
 
     def read(self, start: int, end: int) -> pa.Table:

@@ -43,6 +43,7 @@ DAY = pa.field("day", pa.date32())  # of `timestamp`, in UTC: Delta has no parti
 WITH_DAY = SCHEMA.append(DAY)
 DESCRIPTION = "Events of topic {topic}, by django_events"
 COMMITS_PER_CHECKPOINT = 10  # as Spark has it; delta-rs would write one for each 100
+OF_FIRST, OF_ERASURES = "first", "erasures"  # numbers beside the mark
 FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many each time after
 
 
@@ -70,7 +71,7 @@ class DeltaEvents:
             if self._table.file_uris():  # "no mark" is the beginning only of a table without rows
                 raise lost_mark(self._place)
             return None
-        mark = Mark(made_for, last + 1)
+        mark = Mark(made_for, last + 1, self._table.transaction_version(_name(self._topic, made_for, OF_FIRST)))
         self._refuse_set_back(mark)
         return mark
 
@@ -124,9 +125,11 @@ class DeltaEvents:
     def _saying(self, mark: Mark, *, erased: int | None = None) -> CommitProperties:
         """What a commit sets and says. Of two that set one version, even the same, the second conflicts."""
         said, transactions = {NEXT: str(mark.next)}, [Transaction(_name(self._topic, mark.incarnation), mark.next - 1)]
+        if mark.first is not None:
+            transactions.append(Transaction(_name(self._topic, mark.incarnation, OF_FIRST), mark.first))
         if erased is not None:
             said[ERASED] = str(erased)
-            transactions.append(Transaction(_name_of_erasures(self._topic, mark.incarnation), erased))
+            transactions.append(Transaction(_name(self._topic, mark.incarnation, OF_ERASURES), erased))
         return CommitProperties(custom_metadata=said, app_transactions=transactions)
 
     def _marked(self, mark: Mark) -> int | None:
@@ -134,15 +137,10 @@ class DeltaEvents:
         return self._table.transaction_version(_name(self._topic, mark.incarnation))
 
     def erased(self) -> int:
-        return self._table.transaction_version(_name_of_erasures(self._topic, self._made_for())) or 0
+        return self._table.transaction_version(_name(self._topic, self._made_for(), OF_ERASURES)) or 0
 
     def version(self) -> int:
         return self._table.version()
-
-    def oldest_offset(self) -> int | None:
-        """The least id that a row has."""
-        files = pa.table(self._table.get_add_actions(flatten=True))
-        return pc.min(files["min.offset"]).as_py() if "min.offset" in files.column_names else None
 
     def keys(self, until: int) -> Iterator[pa.RecordBatch]:
         rows = self._table.to_pyarrow_dataset()
@@ -285,12 +283,9 @@ def _names(place: str) -> list[str]:
     return [found.base_name for found in store.get_file_info(FileSelector("", allow_not_found=True))]
 
 
-def _name(topic: str, incarnation: str) -> str:
-    return f"django_events/{topic}/{incarnation}"
-
-
-def _name_of_erasures(topic: str, incarnation: str) -> str:
-    return f"django_events erasures/{topic}/{incarnation}"
+def _name(topic: str, incarnation: str, of: str = "") -> str:
+    """What a number that a commit sets is called: the mark, or another one beside it."""
+    return f"django_events{of and f' {of}'}/{topic}/{incarnation}"
 
 
 def _quoted(name: str) -> str:

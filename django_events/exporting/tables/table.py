@@ -5,7 +5,7 @@ another one came in between. So a process that was frozen, or has lost its lock,
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from django_events.reading.typed.evolution import evolved, plain
 INCARNATION = "django-events.incarnation"  # a property of the table
 COLUMNS = "django-events.columns"  # what its values are typed as, if they are
 NEXT = "django-events.next"  # what a commit calls its mark, where people and `mark()` look what happened
+FIRST = "django-events.first"  # the id that the table begins at, beside its mark
 ERASED = "django-events.erased"  # the same of the erasures that are applied
 KIND = "django-events.kind"  # a property of the table, where it isn't a table of events
 EVENTS, STATES = "events", "states"
@@ -29,10 +30,14 @@ class Conflict(Exception):
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a table is: of which topic, and the next id that it doesn't have."""
+    """How far a table is: of which topic, and the next id that it doesn't have.
+
+    `first` is the id that it begins at, which the commit that begins it says: rows may be deleted later.
+    """
 
     incarnation: str
     next: int
+    first: int | None = field(default=None, compare=False)
 
 
 class EventTable(Protocol):
@@ -120,13 +125,13 @@ def other_kind(place: str, kind: str) -> Refused:
 def new_columns(known: pa.Schema, place: str, columns: FileColumns = PLAIN) -> list[pa.Field]:
     """Columns of events that a table lacks, or of which it lacks fields; Refused if one has another type."""
     missing = []
-    for field in SCHEMA if columns.typed is None else columns.schema:
-        if field.name not in known.names:
-            missing.append(field)
+    for one in SCHEMA if columns.typed is None else columns.schema:
+        if one.name not in known.names:
+            missing.append(one)
             continue
-        there = known.field(field.name).type
-        if (both := evolved(there, field.type, field.name, place)) != plain(there):
-            missing.append(pa.field(field.name, both))
+        there = known.field(one.name).type
+        if (both := evolved(there, one.type, one.name, place)) != plain(there):
+            missing.append(pa.field(one.name, both))
     return missing
 
 
