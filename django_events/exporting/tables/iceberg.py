@@ -299,7 +299,7 @@ class IcebergEvents:
             before = snapshot.parent_snapshot_id
             snapshot = self._table.snapshot_by_id(before) if before is not None else None
         if said is None:  # all that said one are expired: the rows tell
-            if not is_at(self._newest_offset(), mark):
+            if not self._is_whole(mark):
                 if not self._allow_loss:
                     raise lost_end(self.place, mark)
                 self.lost_end = True
@@ -315,6 +315,10 @@ class IcebergEvents:
                 f"{mark.next - 1}, and the newest of them are gone. Nothing was added. Set it to the snapshot that has "
                 f"{NEXT} = {mark.next} in its summary, if that is not expired, or export to another place."
             )
+
+    def _is_whole(self, mark: Mark) -> bool:
+        """Whether the rows are those of the mark, where no snapshot says it."""
+        return is_at(self._newest_offset(), mark)
 
     def _newest_offset(self) -> int | None:
         bounds = [_bounds(file)[1] for file in self._data_files()]

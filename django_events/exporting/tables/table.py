@@ -19,6 +19,7 @@ INCARNATION = "django-events.incarnation"  # a property of the table
 COLUMNS = "django-events.columns"  # what its values are typed as, if they are
 NEXT = "django-events.next"  # what a commit calls its mark, where people and `mark()` look what happened
 FIRST = "django-events.first"  # the id that the table begins at, beside its mark
+GREATEST = "django-events.greatest"  # the greatest id of a row that a table of states had then
 ERASED = "django-events.erased"  # the same of the erasures that are applied
 KIND = "django-events.kind"  # a property of the table, where it isn't a table of events
 EVENTS, STATES = "events", "states"
@@ -101,8 +102,9 @@ def is_at(newest: int | None, mark: Mark) -> bool:
 def lost_end(place: str, mark: Mark) -> Refused:
     return Refused(
         f"{place} was set back to an earlier version, or its newest rows were deleted, and its history doesn't say any "
-        f"more which: by its mark it has the events up to {mark.next - 1}, and no row reaches that. Nothing was added. "
-        "If rows were deleted, go on behind the mark with --allow-loss, once. Otherwise export to another place."
+        f"more which: by its mark it has the events up to {mark.next - 1}, and its newest row isn't the one that it "
+        "had then. Nothing was added. If rows were deleted, go on behind the mark with --allow-loss, once. Otherwise "
+        "export to another place."
     )
 
 
