@@ -490,6 +490,28 @@ def test_a_payload_that_is_left_in_typed_columns_is_told(log: Log, dsn: str, tmp
     assert [(one.kind, one.subject.id) for one in found.offenders] == [("not erased", 1), ("not erased", 2)]
 
 
+def test_a_file_that_was_erased_in_is_read_as_fast_as_before(log: Log, tmp_path: Path) -> None:
+    topic = log(*(placed(total="1.00", lines=[{"sku": "A", "price": "0.10"}]) for _ in range(20)))
+    with declared(Placed):
+        export("parquet", topic, tmp_path, "--columns", "typed")
+        before = footers(tmp_path)
+        erase(topic, ids=[2], reason="asked for")
+        export("parquet", topic, tmp_path, "--columns", "typed", "--erase")
+
+    assert rows("parquet", tmp_path)[1]["data"] is None
+    assert footers(tmp_path) == before
+    assert before["data.order_placed.total"] == before["data.order_placed.lines.list.element.price"]
+
+
+def footers(folder: Path) -> dict[str, Any]:
+    """How each column of the only file is written."""
+    [file] = folder.rglob("part-*.parquet")
+    group = pq.read_metadata(file).row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    order = [one.column_index for one in group.sorting_columns]
+    return {one.path_in_schema: (one.is_stats_set, one.has_dictionary_page, one.compression, order) for one in columns}
+
+
 def test_files_whose_fields_became_more_are_compared(log: Log, dsn: str, tmp_path: Path) -> None:
     @schema("order.paid")
     class More(Paid):
