@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from django_events.exceptions import Refused
-from django_events.exporting.copies import Copy, copies
+from django_events.exporting.copies import BLANK, Copy, copies, with_blank
 from django_events.exporting.erasures import pending
 from django_events.exporting.export import bytes_per_row
 from django_events.exporting.writing import SCHEMA
@@ -138,7 +138,8 @@ class _OfTopic:
         self._compare_rest(ranges)
         self._say_not_erased()
         first, last = (ranges[0][0], ranges[-1][1] - 1) if ranges else (0, 0)
-        behind = max(log.end - self._end, 0)
+        known = max((end for _, end in (*copy.ranges, *copy.removed)), default=0)
+        behind = max(log.end - max(known, log.first), 0)
         self._found.topics.append(
             Agreed(log.name, first, last, self._events, self._expired, self._compacted, self._erased, behind)
         )
@@ -176,12 +177,12 @@ class _OfTopic:
         copied = self._copy.read(start, end)
         log = self._log
         there = Range(log.name, log.id, min(max(start, log.first), end), end)
-        reader = RangeReader(
-            dsn=self._dsn, columns=tuple(copied.column_names), fetch_size=FETCH_SIZE, fail_on_data_loss=False
-        )
-        schema = pa.schema([SCHEMA.field(name) for name in copied.column_names])
-        logged = pa.Table.from_batches(reader.read_by(self._connection, there), schema)
-        return Sides(logged, copied.cast(schema).sort_by("offset"))
+        names = [name for name in copied.column_names if name != BLANK]
+        columns = tuple(dict.fromkeys((*names, "value", "body")))  # the last two tell what is erased
+        reader = RangeReader(dsn=self._dsn, columns=columns, fetch_size=FETCH_SIZE, fail_on_data_loss=False)
+        schema = pa.schema([SCHEMA.field(name) for name in columns])
+        logged = with_blank(pa.Table.from_batches(reader.read_by(self._connection, there), schema), names)
+        return Sides(logged, copied.cast(logged.schema).sort_by("offset"))
 
     def _agrees(self, sides: Sides, *, says: bool) -> bool:
         """Whether a range is the same on both sides; what differs is counted if `says`."""
@@ -265,10 +266,10 @@ def _differing(both: Sides) -> tuple[dict[str, "np.typing.NDArray[np.int64]"], i
     An erasure notes its time in the metadata, which may be another one in the copy.
     """
     offsets = both.log["offset"].to_numpy()
-    in_log, in_copy = _erased(both.log), _erased(both.copy)
+    in_log, in_copy = (side[BLANK].to_numpy() for side in both)
     not_erased = in_log & ~in_copy
     found = {}
-    for name in both.log.column_names:
+    for name in both.log.drop_columns(BLANK).column_names:
         one, other = both.log[name], both.copy[name]
         if one.equals(other):
             continue
@@ -281,10 +282,3 @@ def _differing(both: Sides) -> tuple[dict[str, "np.typing.NDArray[np.int64]"], i
         if differs.any():
             found[name] = offsets[differs]
     return found, int((in_log & in_copy & ~not_erased).sum()), offsets[not_erased]
-
-
-def _erased(table: pa.Table) -> "np.typing.NDArray[np.bool_]":
-    if not {"value", "body"} <= set(table.column_names):
-        return np.zeros(table.num_rows, bool)
-    is_blank: np.typing.NDArray[np.bool_] = pc.and_(pc.is_null(table["value"]), pc.is_null(table["body"])).to_numpy()
-    return is_blank

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -17,8 +18,13 @@ from django_events.exporting.journal import FOLDER
 from django_events.exporting.parts import Part, Parts
 from django_events.exporting.paths import split
 from django_events.exporting.storage import OfDisk
+from django_events.exporting.tables.table import Mark
 from django_events.exporting.writing import SCHEMA
 from django_events.reading.topics import TopicLog
+from django_events.reading.typed.columns import DATA, RESCUED
+
+PAYLOAD = ("value", "body", DATA, RESCUED)
+BLANK = "blank"  # whether an event has nothing of these, as an erasure leaves it
 
 
 class Copy(Protocol):
@@ -38,7 +44,21 @@ class Copy(Protocol):
     erased: int
 
     def read(self, start: int, end: int) -> pa.Table:
-        """The rows with ids from `start` to before `end`, in any order, with the columns of events that it has."""
+        """The rows with ids from `start` to before `end`, in any order: the columns that it has, and BLANK."""
+
+
+def with_blank(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """These columns of rows, and whether each is blank."""
+    is_blank = np.ones(rows.num_rows, bool)
+    for name in PAYLOAD:
+        if name in rows.column_names:
+            is_blank &= pc.is_null(rows[name]).to_numpy()
+    return rows.select(names).append_column(BLANK, pa.array(is_blank))
+
+
+def _and_payload(names: Sequence[str], there: Sequence[str]) -> list[str]:
+    """Columns, and what else tells whether an event is blank."""
+    return [*names, *(name for name in PAYLOAD if name in there and name not in names)]
 
 
 def copies(logs: Sequence[TopicLog], path: str, catalog: str | None) -> Iterator[tuple[TopicLog, Copy]]:
@@ -102,10 +122,14 @@ class FilesOfTopic:
         self._columns = [name for name in SCHEMA.names if name in known]
 
     def read(self, start: int, end: int) -> pa.Table:
-        files = [str(file) for file, _ in self._files if self._may_have(file, start, end)]
-        if not files:
-            return SCHEMA.empty_table().select(self._columns)
-        return ds.dataset(files, format="parquet").to_table(self._columns, filter=_within(start, end))
+        found = [with_blank(SCHEMA.empty_table(), self._columns)]
+        for file, _ in self._files:
+            if self._may_have(file, start, end):  # one by one: typed columns may have more fields in later files
+                there = ds.dataset(str(file), format="parquet")
+                names = _and_payload(self._columns, there.schema.names)
+                rows = there.to_table(names, filter=_within(start, end))
+                found.append(with_blank(rows, self._columns).cast(found[0].schema))
+        return pa.concat_tables(found)
 
     def _may_have(self, file: Path, start: int, end: int) -> bool:
         bounds = self._bounds[file]
@@ -125,6 +149,11 @@ def _within(start: int, end: int) -> Any:
     return (pc.field("offset") >= start) & (pc.field("offset") < end)
 
 
+def _range_of(mark: Mark | None) -> list[tuple[int, int]]:
+    """The ids that a table was given, whatever rows it has now."""
+    return [(mark.first or 1, mark.next)] if mark else []
+
+
 class DeltaCopy:
     """A Delta table at the version that it has now."""
 
@@ -142,12 +171,12 @@ class DeltaCopy:
         self.lacks = [name for name in SCHEMA.names if name not in self._columns]
         self.rows = self._rows.count_rows()
         self.incarnation = mark.incarnation if mark else log.incarnation
-        first = opened.oldest_offset()
-        self.ranges = [(first, mark.next)] if mark and first is not None else []
+        self.ranges = _range_of(mark)
         self.removed: list[tuple[int, int]] = []
 
     def read(self, start: int, end: int) -> pa.Table:
-        return self._rows.to_table(self._columns, filter=_within(start, end))
+        names = _and_payload(self._columns, self._rows.schema.names)
+        return with_blank(self._rows.to_table(names, filter=_within(start, end)), self._columns)
 
 
 class IcebergCopy:
@@ -165,11 +194,11 @@ class IcebergCopy:
             self.lacks = [name for name in SCHEMA.names if name not in names]
             self.rows = self._opened.count()
             self.incarnation = mark.incarnation if mark else log.incarnation
-            first = self._opened.oldest_offset()
         finally:
             self._opened.close()
-        self.ranges = [(first, mark.next)] if mark and first is not None else []
+        self.ranges = _range_of(mark)
         self.removed: list[tuple[int, int]] = []
 
     def read(self, start: int, end: int) -> pa.Table:
-        return self._opened.read(start, end, self._columns)
+        names = _and_payload(self._columns, self._opened.columns())
+        return with_blank(self._opened.read(start, end, names), self._columns)

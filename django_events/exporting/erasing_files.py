@@ -20,7 +20,7 @@ from django_events.exporting.erasures import Erasures
 from django_events.exporting.parts import Parts
 from django_events.exporting.paths import split
 from django_events.exporting.storage import OfDisk, Storage
-from django_events.exporting.writing import COMPARED, REPEATED, ROWS_PER_GROUP, ZSTD_LEVEL
+from django_events.exporting.writing import ROWS_PER_GROUP, by_offset, parquet_writer
 
 LEFT_IN_FILES = "Readers that have a file of {path} open read it as it was, and copies of it stay as they are."
 AT_ONCE = 100_000  # rows whose keys are looked at
@@ -80,14 +80,7 @@ def _erase(file: Path, place: Path, erasures: Erasures) -> int:
         draft = place / file.name
         with (
             draft.open("xb") as out,
-            pq.ParquetWriter(
-                out,
-                source.schema_arrow,
-                compression="zstd",
-                compression_level=ZSTD_LEVEL,
-                use_dictionary=[name for name in REPEATED if name in source.schema_arrow.names],
-                write_statistics=[name for name in COMPARED if name in source.schema_arrow.names],
-            ) as written,
+            parquet_writer(out, source.schema_arrow, is_sorted=_is_sorted(source)) as written,
         ):
             for number in range(source.num_row_groups):
                 group, changed = blanked(source.read_row_group(number), erased)
@@ -104,6 +97,13 @@ def _erase(file: Path, place: Path, erasures: Erasures) -> int:
     os.replace(draft, file)  # noqa: PTH105  # one system call: fails if another run has cleared the place
     _keep(file.parent)
     return rows
+
+
+def _is_sorted(source: pq.ParquetFile) -> bool:
+    """Whether a file says that it is in the order of the ids; those that Spark has written say nothing."""
+    order = by_offset(source.schema_arrow)
+    groups = (source.metadata.row_group(number) for number in range(source.num_row_groups))
+    return all(group.sorting_columns == order for group in groups)
 
 
 def _keep(folder: Path) -> None:

@@ -22,6 +22,8 @@ from django_events.exporting.storage import OF_TASKS, Storage
 
 FOLDER = "_django_events"  # readers of data pass over names that begin like this
 LAYOUT = 2
+NEWER = 3  # of versions that say one of these: a process that knows only 2 would leave it out of the next one
+SAID_BY_NEWER = ("erased", "values")
 KEPT = 10  # versions, for people who look what happened
 HEAD = {"writer": str, "run": str, "format": str, "by": list}
 
@@ -163,7 +165,9 @@ class Journal:
     def _save(self) -> None:
         """Add a version; Refused if another run has added one since this one looked."""
         number = self._number + 1
-        text = json.dumps({"layout": LAYOUT, **self._head, **self.content()})
+        content = self.content()
+        layout = NEWER if any(content.get(name) for name in SAID_BY_NEWER) else LAYOUT
+        text = json.dumps({"layout": layout, **self._head, **content})
         file = f"{self.path}/{number:012d}/record.json"
         # The answer may be that of a second try, which finds what the first one did.
         added = self._storage.add(file, text, self.place_of(_name(number)))
@@ -203,7 +207,7 @@ class Journal:
     def _take(self, record: Any) -> None:
         if not isinstance(record, dict) or type(record.get("layout")) is not int:
             raise self.damaged("its newest version is no record")
-        if record["layout"] > LAYOUT:
+        if record["layout"] > NEWER:
             raise Refused(f"{self.path} was written by a newer version. Upgrade, or take another folder.")
         if not all(type(record.get(name)) is kind for name, kind in HEAD.items()):
             raise self.damaged(f"expected {', '.join(HEAD)} in its newest version")

@@ -235,21 +235,32 @@ VALUES: dict[str, Callable[[pa.Table], tuple[list[str], Any]]] = {
 }
 
 
+def by_offset(schema: pa.Schema) -> tuple[pq.SortingColumn, ...]:
+    """How a file says that it is in the order of the ids."""
+    found: tuple[pq.SortingColumn, ...] = pq.SortingColumn.from_ordering(schema, [("offset", "ascending")])
+    return found
+
+
+def parquet_writer(file: IO[bytes], schema: pa.Schema, *, is_sorted: bool = True) -> pq.ParquetWriter:
+    """A writer of events, so that readers open only the columns and row groups that they ask for."""
+    typed = list(leaves(schema.field(DATA).type, DATA)) if DATA in schema.names else []
+    return pq.ParquetWriter(
+        file,
+        schema,
+        compression="zstd",
+        compression_level=ZSTD_LEVEL,
+        use_dictionary=[*(name for name in REPEATED if name in schema.names), *typed],
+        write_statistics=[*(name for name in COMPARED if name in schema.names), *typed],
+        sorting_columns=by_offset(schema) if is_sorted else None,
+    )
+
+
 class ParquetOutput:
     """A file of Parquet."""
 
     def __init__(self, path: Path, schema: pa.Schema = SCHEMA) -> None:
         self._file: IO[bytes] = path.open("xb", buffering=BUFFER)
-        typed = list(leaves(schema.field(DATA).type, DATA)) if DATA in schema.names else []
-        self._writer = pq.ParquetWriter(
-            self._file,
-            schema,
-            compression="zstd",
-            compression_level=ZSTD_LEVEL,
-            use_dictionary=[*REPEATED, *typed],
-            write_statistics=[*COMPARED, *typed],
-            sorting_columns=pq.SortingColumn.from_ordering(schema, [("offset", "ascending")]),
-        )
+        self._writer = parquet_writer(self._file, schema)
 
     def write(self, table: pa.Table) -> None:
         self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)

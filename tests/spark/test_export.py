@@ -267,7 +267,7 @@ def test_a_journal_that_is_lost_or_damaged_is_said(spark: Any, log: Callable[...
         newest.write_text(text)
         with pytest.raises(CommandError, match=f"journal is damaged, or something else wrote it: .*{why}"):
             run(topic, "--to", tmp_path)
-    newest.write_text('{"layout": 3}\n')
+    newest.write_text('{"layout": 4}\n')
     with pytest.raises(CommandError, match="was written by a newer version"):
         run(topic, "--to", tmp_path)
     shutil.rmtree(journal)

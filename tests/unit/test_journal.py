@@ -10,7 +10,7 @@ import pytest
 
 from django_events.exceptions import Refused
 from django_events.exporting.batches import Batches, Reached
-from django_events.exporting.journal import KEPT
+from django_events.exporting.journal import KEPT, LAYOUT
 from django_events.exporting.parts import Part, Parts
 from django_events.exporting.storage import OfDisk
 
@@ -338,6 +338,24 @@ def test_a_record_that_no_follower_writes_is_damage(tmp_path: Path, changed: dic
 
     with pytest.raises(Refused, match="/_django_events/journal is damaged, or something else wrote it"):
         Batches(OfDisk(), str(tmp_path))
+
+
+@pytest.mark.parametrize("says", ["erased", "values", "values of a follower"])
+def test_a_process_that_knows_less_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    """It would write the next version without what it doesn't know."""
+    made: Parts | Batches = Batches(OfDisk(), str(tmp_path)) if "follower" in says else parts(tmp_path)
+    if says != "erased":
+        made.values.refuse_other("typed", is_new=True)
+    made.begin("parquet", ())
+    if isinstance(made, Parts) and says == "erased":
+        assert json.loads(newest(tmp_path).read_text())["layout"] == LAYOUT
+        made.erased["things"] = 7
+        made.begin("parquet", ())
+    assert type(made)(OfDisk(), str(tmp_path)).format == "parquet"
+
+    monkeypatch.setattr("django_events.exporting.journal.NEWER", LAYOUT)
+    with pytest.raises(Refused, match="was written by a newer version"):
+        type(made)(OfDisk(), str(tmp_path))
 
 
 def test_a_folder_of_another_writer_is_refused(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ DAY = pa.field("day", pa.date32())  # of `timestamp`, in UTC: Delta has no parti
 WITH_DAY = SCHEMA.append(DAY)
 DESCRIPTION = "Events of topic {topic}, by django_events"
 COMMITS_PER_CHECKPOINT = 10  # as Spark has it; delta-rs would write one for each 100
+OF_FIRST, OF_GREATEST, OF_ERASURES = "first", "greatest", "erasures"  # numbers beside the mark
 FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many each time after
 
 
@@ -70,7 +71,7 @@ class DeltaEvents:
             if self._table.file_uris():  # "no mark" is the beginning only of a table without rows
                 raise lost_mark(self._place)
             return None
-        mark = Mark(made_for, last + 1)
+        mark = Mark(made_for, last + 1, self._table.transaction_version(_name(self._topic, made_for, OF_FIRST)))
         self._refuse_set_back(mark)
         return mark
 
@@ -121,28 +122,27 @@ class DeltaEvents:
                 raise failed[0] from None
             raise
 
-    def _saying(self, mark: Mark, *, erased: int | None = None) -> CommitProperties:
+    def _saying(self, mark: Mark, *, erased: int | None = None, greatest: int | None = None) -> CommitProperties:
         """What a commit sets and says. Of two that set one version, even the same, the second conflicts."""
         said, transactions = {NEXT: str(mark.next)}, [Transaction(_name(self._topic, mark.incarnation), mark.next - 1)]
+        if mark.first is not None:
+            transactions.append(Transaction(_name(self._topic, mark.incarnation, OF_FIRST), mark.first))
+        if greatest is not None:
+            transactions.append(Transaction(_name(self._topic, mark.incarnation, OF_GREATEST), greatest))
         if erased is not None:
             said[ERASED] = str(erased)
-            transactions.append(Transaction(_name_of_erasures(self._topic, mark.incarnation), erased))
+            transactions.append(Transaction(_name(self._topic, mark.incarnation, OF_ERASURES), erased))
         return CommitProperties(custom_metadata=said, app_transactions=transactions)
 
-    def _marked(self, mark: Mark) -> int | None:
-        """The last id by the mark of this incarnation, in the version that is loaded."""
-        return self._table.transaction_version(_name(self._topic, mark.incarnation))
+    def _greatest(self, mark: Mark) -> int | None:
+        """The greatest id of a row of a table of states, as the commit of the mark or a later one says it."""
+        return self._table.transaction_version(_name(self._topic, mark.incarnation, OF_GREATEST))
 
     def erased(self) -> int:
-        return self._table.transaction_version(_name_of_erasures(self._topic, self._made_for())) or 0
+        return self._table.transaction_version(_name(self._topic, self._made_for(), OF_ERASURES)) or 0
 
     def version(self) -> int:
         return self._table.version()
-
-    def oldest_offset(self) -> int | None:
-        """The least id that a row has."""
-        files = pa.table(self._table.get_add_actions(flatten=True))
-        return pc.min(files["min.offset"]).as_py() if "min.offset" in files.column_names else None
 
     def keys(self, until: int) -> Iterator[pa.RecordBatch]:
         rows = self._table.to_pyarrow_dataset()
@@ -246,11 +246,11 @@ class DeltaEvents:
                 break
             if commit.get("operation") == "RESTORE" and commit["version"] <= kept:
                 restored = commit["operationParameters"].get("version")
-                if restored is None and is_at(self._newest_offset(), mark):
+                if restored is None and self._is_whole(mark):
                     break  # it was said as a time: the rows tell
                 kept = int(restored) if restored is not None else -1
         else:  # the history is cleaned up to there
-            if not is_at(self._newest_offset(), mark):
+            if not self._is_whole(mark):
                 if kept < version:
                     raise self._set_back(mark, "E")
                 if not self._allow_loss:
@@ -271,6 +271,10 @@ class DeltaEvents:
             yield from found[seen:]
             seen, limit = len(found), limit * MORE
 
+    def _is_whole(self, mark: Mark) -> bool:
+        """Whether the rows are those of the mark, where the history doesn't say it."""
+        return is_at(self._newest_offset(), mark)
+
     def _newest_offset(self) -> int | None:
         files = pa.table(self._table.get_add_actions(flatten=True))
         return pc.max(files["max.offset"]).as_py() if "max.offset" in files.column_names else None
@@ -285,12 +289,9 @@ def _names(place: str) -> list[str]:
     return [found.base_name for found in store.get_file_info(FileSelector("", allow_not_found=True))]
 
 
-def _name(topic: str, incarnation: str) -> str:
-    return f"django_events/{topic}/{incarnation}"
-
-
-def _name_of_erasures(topic: str, incarnation: str) -> str:
-    return f"django_events erasures/{topic}/{incarnation}"
+def _name(topic: str, incarnation: str, of: str = "") -> str:
+    """What a number that a commit sets is called: the mark, or another one beside it."""
+    return f"django_events{of and f' {of}'}/{topic}/{incarnation}"
 
 
 def _quoted(name: str) -> str:

@@ -4,11 +4,13 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 
 from django_events.exporting.tables.delta import WRITER, DeltaEvents
-from django_events.exporting.tables.states import GONE, newest
-from django_events.exporting.tables.table import STATES, Conflict, Mark, new_columns
+from django_events.exporting.tables.states import GONE, greatest, newest
+from django_events.exporting.tables.table import STATES, Conflict, Mark, is_at, new_columns
 from django_events.exporting.writing import SCHEMA
 
 OF_KEY = 't."key" = s."key"'
@@ -30,15 +32,19 @@ class DeltaStates(DeltaEvents):
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
         self._refuse_anew(mark)
         rows, left_out = newest(events, self._deletes)
+        there = rows.filter(pc.invert(rows[GONE.name]))
+        found = pc.max(there["offset"]).as_py() or greatest(self.keys(mark.next), rows["key"].combine_chunks(), "key")
+        saying, version = self._saying(mark, greatest=found), self._table.version()
         if rows.num_rows:
-            self._merge(rows, mark)
-        if self._marked(mark) != mark.next - 1:  # a MERGE that finds nothing to change makes no commit
-            self._append([], self._saying(mark))
+            self._merge(rows, saying)
+        if self._table.version() == version:  # a MERGE that finds nothing to change makes no commit
+            self._append([], saying)
         self.left_out += left_out
         self.lost_end = False
 
     def blank(self, erased: pa.Table, mark: Mark) -> int:
         """What was erased is no state any more: the row goes."""
+        found = greatest(self.keys(mark.next), erased["offset"].combine_chunks())
         first, last = erased["offset"][0].as_py(), erased["offset"][-1].as_py()
         within = f't."offset" = s."offset" AND t."offset" >= {first} AND t."offset" <= {last}'
         try:
@@ -48,14 +54,14 @@ class DeltaStates(DeltaEvents):
                 source_alias="s",
                 target_alias="t",
                 writer_properties=WRITER,
-                commit_properties=self._saying(mark),
+                commit_properties=self._saying(mark, greatest=found),
             )
             done = merging.when_matched_delete().execute()
         except CommitFailedError as error:
             raise Conflict(str(error)) from error
         return int(done["num_target_rows_deleted"])
 
-    def _merge(self, rows: pa.Table, mark: Mark) -> None:
+    def _merge(self, rows: pa.Table, saying: CommitProperties) -> None:
         columns = {f'"{name}"': f's."{name}"' for name in SCHEMA.names}
         known = pa.schema(self._table.schema().to_arrow())
         try:
@@ -67,7 +73,7 @@ class DeltaStates(DeltaEvents):
                     target_alias="t",
                     merge_schema=bool(new_columns(known, self._place)),
                     writer_properties=WRITER,
-                    commit_properties=self._saying(mark),
+                    commit_properties=saying,
                 )
                 .when_matched_delete(f's."{GONE.name}"')
                 .when_matched_update(columns)
@@ -76,6 +82,13 @@ class DeltaStates(DeltaEvents):
             )
         except CommitFailedError as error:
             raise Conflict(str(error)) from error
+
+    def _is_whole(self, mark: Mark) -> bool:
+        said = self._greatest(mark)
+        if said is None:
+            return is_at(self._newest_offset(), mark)
+        # Statistics may still count rows that were deleted.
+        return (self._newest_offset() or 0) == said or greatest(self.keys(mark.next)) == said
 
     def _shaped(self, events: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         return iter(events)

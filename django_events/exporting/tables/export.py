@@ -265,8 +265,9 @@ class _Run:
 
     def _commit(self, log: TopicLog, start: int, end: int) -> None:
         """Add a range in one commit; Refused if another run has moved the mark."""
-        table, mark = self._tables[log.name], Mark(log.incarnation, end)
+        table = self._tables[log.name]
         before = table.mark()
+        mark = Mark(log.incarnation, end, first=start if before is None else None)
         if before is not None and before.next > start:
             raise self._replaced(log)
         for _ in range(CONFLICTS):

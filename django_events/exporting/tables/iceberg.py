@@ -30,6 +30,7 @@ from django_events.exporting.tables.table import (
     COLUMNS,
     ERASED,
     EVENTS,
+    FIRST,
     INCARNATION,
     KIND,
     NEXT,
@@ -133,7 +134,7 @@ class IcebergEvents:
             if self._table.current_snapshot() is not None:  # "no mark" is the beginning only of a table without rows
                 raise lost_mark(self.place)
             return None
-        mark = Mark(known[INCARNATION], int(known[NEXT]))
+        mark = Mark(known[INCARNATION], int(known[NEXT]), int(known[FIRST]) if FIRST in known else None)
         self._refuse_set_back(mark)
         return mark
 
@@ -144,7 +145,7 @@ class IcebergEvents:
             columns = columns.after(self._table.schema().as_arrow().field(DATA).type, self.place)
         schema = SCHEMA if columns.typed is None else columns.schema
         table = pa.Table.from_batches(map(columns.conformed, events), schema)
-        said = {INCARNATION: mark.incarnation, NEXT: str(mark.next)}
+        said = marked(mark)
         self._commit(lambda change: change.append(table, snapshot_properties=self._saying(said)), said)
         self.lost_end = False
 
@@ -194,7 +195,7 @@ class IcebergEvents:
 
     def say_erased(self, number: int, mark: Mark) -> None:
         self._make_ready()
-        said = {INCARNATION: mark.incarnation, NEXT: str(mark.next), ERASED: str(number)}
+        said = {**marked(mark), ERASED: str(number)}
         empty = self._schema.empty_table()
         self._commit(lambda change: change.append(empty, snapshot_properties=said), said)
 
@@ -205,11 +206,6 @@ class IcebergEvents:
     def count(self) -> int:
         """How many rows it has."""
         return int(self._table.scan().count())
-
-    def oldest_offset(self) -> int | None:
-        """The least id that a row has."""
-        bounds = [_bounds(file)[0] for file in self._data_files()]
-        return min((one for one in bounds if one is not None), default=None)
 
     def read(self, start: int, end: int, columns: list[str]) -> pa.Table:
         """The rows with ids from `start` to before `end`, with these columns."""
@@ -303,7 +299,7 @@ class IcebergEvents:
             before = snapshot.parent_snapshot_id
             snapshot = self._table.snapshot_by_id(before) if before is not None else None
         if said is None:  # all that said one are expired: the rows tell
-            if not is_at(self._newest_offset(), mark):
+            if not self._is_whole(mark):
                 if not self._allow_loss:
                     raise lost_end(self.place, mark)
                 self.lost_end = True
@@ -319,6 +315,10 @@ class IcebergEvents:
                 f"{mark.next - 1}, and the newest of them are gone. Nothing was added. Set it to the snapshot that has "
                 f"{NEXT} = {mark.next} in its summary, if that is not expired, or export to another place."
             )
+
+    def _is_whole(self, mark: Mark) -> bool:
+        """Whether the rows are those of the mark, where no snapshot says it."""
+        return is_at(self._newest_offset(), mark)
 
     def _newest_offset(self) -> int | None:
         bounds = [_bounds(file)[1] for file in self._data_files()]
@@ -368,6 +368,12 @@ class IcebergEvents:
                 group = []
             if file and file[3] < limit:
                 group.append(file)
+
+
+def marked(mark: Mark) -> dict[str, str]:
+    """A mark as properties."""
+    first = {FIRST: str(mark.first)} if mark.first is not None else {}
+    return {INCARNATION: mark.incarnation, NEXT: str(mark.next), **first}
 
 
 def _keeping_manifests(table: Table) -> Table:

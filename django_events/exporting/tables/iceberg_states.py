@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from django_events.exporting.tables.iceberg import MERGED, IcebergEvents, Namespace
-from django_events.exporting.tables.states import GONE, newest
-from django_events.exporting.tables.table import INCARNATION, NEXT, STATES, Mark
+from django_events.exporting.tables.iceberg import MERGED, IcebergEvents, Namespace, marked
+from django_events.exporting.tables.states import GONE, greatest, newest
+from django_events.exporting.tables.table import GREATEST, NEXT, STATES, Mark, is_at
 from django_events.exporting.writing import SCHEMA
 
 
@@ -39,8 +39,7 @@ class IcebergStates(IcebergEvents):
         self._make_ready()
         rows, left_out = newest(events, self._deletes)
         there = rows.filter(pc.invert(rows[GONE.name])).select(SCHEMA.names)
-        said = {INCARNATION: mark.incarnation, NEXT: str(mark.next)}
-        self._replace(self._offsets_of(rows["key"]), there, said)
+        self._replace(self._offsets_of(rows["key"]), there, marked(mark))
         self.left_out += left_out
         self.lost_end = False
 
@@ -62,7 +61,10 @@ class IcebergStates(IcebergEvents):
 
     def _replace(self, offsets: list[int], rows: pa.Table, said: dict[str, str]) -> None:
         """Rows in the place of those with these ids, in one commit."""
-        saying, gone = self._saying(said), pa.array(offsets, pa.int64())
+        gone = pa.array(offsets, pa.int64())
+        found = pc.max(rows["offset"]).as_py() or greatest(self.keys(int(said[NEXT])), gone)
+        said = {**said, GREATEST: str(found)}
+        saying = self._saying(said)
 
         def work(change: Any) -> None:
             for ranges in _portions(self._ranges_with(offsets)):
@@ -76,6 +78,12 @@ class IcebergStates(IcebergEvents):
             change.append(rows, snapshot_properties=saying)
 
         self._commit(work, said)
+
+    def _is_whole(self, mark: Mark) -> bool:
+        if (said := self._table.properties.get(GREATEST)) is None:
+            return is_at(self._newest_offset(), mark)
+        # Statistics may still count rows that were deleted.
+        return (self._newest_offset() or 0) == int(said) or greatest(self.keys(mark.next)) == int(said)
 
     def _make(self, properties: dict[str, str]) -> None:
         self._catalog.create_table(self._name, SCHEMA, properties=properties)

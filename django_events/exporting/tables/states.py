@@ -11,6 +11,16 @@ import pyarrow.compute as pc
 from django_events.exporting.writing import SCHEMA
 
 GONE = pa.field("gone", pa.bool_())
+NONE = pa.array([], pa.int64())
+
+
+def greatest(rows: Iterable[pa.RecordBatch], gone: pa.Array = NONE, by: str = "offset") -> int:
+    """The greatest id of the rows (`offset`, `key`) that are not of those which go, by their ids or keys; or 0."""
+    found = 0
+    for batch in rows:
+        stays = pc.invert(pc.is_in(batch[by].cast(gone.type), value_set=gone))
+        found = max(found, pc.max(batch["offset"].filter(stays)).as_py() or 0)
+    return found
 
 
 def newest(events: Iterable[pa.RecordBatch], deletes: Collection[str]) -> tuple[pa.Table, int]:

@@ -5,7 +5,7 @@ another one came in between. So a process that was frozen, or has lost its lock,
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -18,6 +18,8 @@ from django_events.reading.typed.evolution import evolved, plain
 INCARNATION = "django-events.incarnation"  # a property of the table
 COLUMNS = "django-events.columns"  # what its values are typed as, if they are
 NEXT = "django-events.next"  # what a commit calls its mark, where people and `mark()` look what happened
+FIRST = "django-events.first"  # the id that the table begins at, beside its mark
+GREATEST = "django-events.greatest"  # the greatest id of a row that a table of states had then
 ERASED = "django-events.erased"  # the same of the erasures that are applied
 KIND = "django-events.kind"  # a property of the table, where it isn't a table of events
 EVENTS, STATES = "events", "states"
@@ -29,10 +31,14 @@ class Conflict(Exception):
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a table is: of which topic, and the next id that it doesn't have."""
+    """How far a table is: of which topic, and the next id that it doesn't have.
+
+    `first` is the id that it begins at, which the commit that begins it says: rows may be deleted later.
+    """
 
     incarnation: str
     next: int
+    first: int | None = field(default=None, compare=False)
 
 
 class EventTable(Protocol):
@@ -96,8 +102,9 @@ def is_at(newest: int | None, mark: Mark) -> bool:
 def lost_end(place: str, mark: Mark) -> Refused:
     return Refused(
         f"{place} was set back to an earlier version, or its newest rows were deleted, and its history doesn't say any "
-        f"more which: by its mark it has the events up to {mark.next - 1}, and no row reaches that. Nothing was added. "
-        "If rows were deleted, go on behind the mark with --allow-loss, once. Otherwise export to another place."
+        f"more which: by its mark it has the events up to {mark.next - 1}, and its newest row isn't the one that it "
+        "had then. Nothing was added. If rows were deleted, go on behind the mark with --allow-loss, once. Otherwise "
+        "export to another place."
     )
 
 
@@ -120,13 +127,13 @@ def other_kind(place: str, kind: str) -> Refused:
 def new_columns(known: pa.Schema, place: str, columns: FileColumns = PLAIN) -> list[pa.Field]:
     """Columns of events that a table lacks, or of which it lacks fields; Refused if one has another type."""
     missing = []
-    for field in SCHEMA if columns.typed is None else columns.schema:
-        if field.name not in known.names:
-            missing.append(field)
+    for one in SCHEMA if columns.typed is None else columns.schema:
+        if one.name not in known.names:
+            missing.append(one)
             continue
-        there = known.field(field.name).type
-        if (both := evolved(there, field.type, field.name, place)) != plain(there):
-            missing.append(pa.field(field.name, both))
+        there = known.field(one.name).type
+        if (both := evolved(there, one.type, one.name, place)) != plain(there):
+            missing.append(pa.field(one.name, both))
     return missing
 
 

@@ -169,6 +169,47 @@ def test_what_is_erased_in_the_log_alone_is_said(log: Log, tmp_path: Path, forma
     assert f"the first is {topic}/2. Run export_events with --erase." in said["notes"][0]
 
 
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+@pytest.mark.parametrize("since", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.requirement("X15")
+def test_a_table_that_lost_its_first_rows_or_all_is_not_proved(
+    log: Log, tmp_path: Path, format: str, since: int
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    export(topic, tmp_path, "--since", since, "--part", 4, format=format)
+    publish(topic, 1, 2)
+    assert verify(tmp_path)[0]["proved"]
+
+    for last in (7, 10):
+        delete_to(last, tmp_path, topic, format)
+        said, code = verify(tmp_path)
+
+        assert (said["proved"], code) == (False, 1)
+        assert [one["kind"] for one in said["findings"]] == ["missing"] * (last - since + 1)
+        assert [one["id"] for one in said["findings"]] == list(range(since, last + 1))
+        [one] = said["topics"]
+        assert (one["first_id"], one["last_id"], one["events"], one["not_compared"]) == (since, 10, 10 - last, 2)
+
+
+def delete_to(last: int, to: Path, topic: Any, format: str) -> None:
+    """Delete the first rows by another tool."""
+    if format == "delta":
+        DeltaTable(f"{to}/{topic}").delete(f'"offset" <= {last}')
+        return
+    with closing(in_folder(str(to)).catalog) as catalog:
+        catalog.load_table((NAMESPACE, str(topic))).delete(f"offset <= {last}")
+
+
+@pytest.mark.parametrize("format", ["delta", pytest.param("iceberg", marks=pytest.mark.slow)])
+def test_what_is_not_exported_is_what_the_log_has(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    export(topic, tmp_path, "--until", 1, format=format)
+
+    said, code = verify(tmp_path)
+
+    assert (said["proved"], code, said["topics"][0]["not_compared"]) == (True, 0, 10)
+
+
 def test_a_place_without_an_export_is_refused(log: Log, tmp_path: Path) -> None:
     topic = log(Draft(value=1))
     with pytest.raises(CommandError, match="has no export") as raised:

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable
 from django.core.management import CommandError
 from django.db import connection
+from django.db.models import F
 from pydantic import BaseModel, Field
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -26,6 +27,7 @@ from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.iceberg import IcebergEvents, in_folder
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.management.described import file_columns
+from django_events.models import Intervention
 from django_events.operations import erase
 from django_events.reading.dsn import Dsn
 from django_events.reading.ranges import Range
@@ -445,3 +447,85 @@ def test_what_is_compared_with_the_log_is_all_but_the_values(log: Log, dsn: str,
 
     assert [(one.events, len(found.offenders)) for one in found.topics] == [(4, 0)]
     assert [note.partition(" has ")[2] for note in found.notes] == ["no column value: it was not compared."]
+
+
+@KINDS
+@pytest.mark.parametrize("forget", [False, True])
+@pytest.mark.requirement("X15")
+def test_what_is_erased_is_known_without_the_values(
+    log: Log, dsn: str, tmp_path: Path, kind: str, forget: bool
+) -> None:
+    drafts = [Draft(value={"total": str(n)}, key=f"k{n % 2}", type="order.placed") for n in range(4)]
+    topic = log(*drafts, Draft(value={"total": "x"}, key="k0", type="order.placed"), Draft(body=b"1", key="k0"))
+    wanted = Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path))
+    with declared(Placed):
+        export(kind, topic, tmp_path, "--columns", "typed")
+        erase(topic, key="k0", reason="asked for", forget_key=forget)
+        Intervention.objects.update(at=F("at") - timedelta(seconds=5))  # that one had to wait
+
+        found = compare(wanted)
+
+        assert ([one.erased for one in found.topics], list(found.offenders)) == ([0], [])
+        assert f"4 events of {topic} that are erased in the log have their payloads" in found.notes[0]
+
+        export(kind, topic, tmp_path, "--columns", "typed", "--erase")
+
+    found = compare(wanted)
+    assert ([one.erased for one in found.topics], list(found.offenders)) == ([4], [])
+    assert [note.partition(" has ")[2] for note in found.notes] == ["no column value: it was not compared."]
+
+
+def test_a_payload_that_is_left_in_typed_columns_is_told(log: Log, dsn: str, tmp_path: Path) -> None:
+    topic = log(*(Draft(value={"total": text}, key=text, type="order.placed") for text in ("1", "x", "2")))
+    with declared(Placed):
+        export("parquet", topic, tmp_path, "--columns", "typed")
+        [file] = tmp_path.rglob("part-*.parquet")
+        before = file.read_bytes()
+        erase(topic, ids=[1, 2], reason="asked for")
+        export("parquet", topic, tmp_path, "--columns", "typed", "--erase")
+    file.write_bytes(before)
+
+    found = compare(Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path)))
+
+    assert [(one.kind, one.subject.id) for one in found.offenders] == [("not erased", 1), ("not erased", 2)]
+
+
+def test_a_file_that_was_erased_in_is_read_as_fast_as_before(log: Log, tmp_path: Path) -> None:
+    topic = log(*(placed(total="1.00", lines=[{"sku": "A", "price": "0.10"}]) for _ in range(20)))
+    with declared(Placed):
+        export("parquet", topic, tmp_path, "--columns", "typed")
+        before = footers(tmp_path)
+        erase(topic, ids=[2], reason="asked for")
+        export("parquet", topic, tmp_path, "--columns", "typed", "--erase")
+
+    assert rows("parquet", tmp_path)[1]["data"] is None
+    assert footers(tmp_path) == before
+    assert before["data.order_placed.total"] == before["data.order_placed.lines.list.element.price"]
+
+
+def footers(folder: Path) -> dict[str, Any]:
+    """How each column of the only file is written."""
+    [file] = folder.rglob("part-*.parquet")
+    group = pq.read_metadata(file).row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    order = [one.column_index for one in group.sorting_columns]
+    return {one.path_in_schema: (one.is_stats_set, one.has_dictionary_page, one.compression, order) for one in columns}
+
+
+def test_files_whose_fields_became_more_are_compared(log: Log, dsn: str, tmp_path: Path) -> None:
+    @schema("order.paid")
+    class More(Paid):
+        bank: str | None = None
+
+    topic = log(Draft(value={"card": "1"}, type="order.paid"))
+    with declared(Paid):
+        export("parquet", topic, tmp_path, "--columns", "typed")
+    topic.publish({"card": "2", "bank": "b"}, type="order.paid")
+    move()
+    with declared(More):
+        export("parquet", topic, tmp_path, "--columns", "typed")
+    erase(topic, ids=[1, 2], reason="asked for")
+
+    found = compare(Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path)))
+
+    assert (len(found.offenders), found.notes[0].partition(" that")[0]) == (0, f"2 events of {topic}")

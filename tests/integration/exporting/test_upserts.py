@@ -9,18 +9,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from django.core.management import CommandError, call_command
 from django.db import transaction
 
 from django_events import Draft, publish_many
 from django_events.exporting.tables.delta_states import DeltaStates
-from django_events.exporting.tables.iceberg import in_folder
+from django_events.exporting.tables.iceberg import NAMESPACE, in_folder
 from django_events.exporting.tables.iceberg_states import IcebergStates
 from django_events.exporting.tables.table import Conflict, Mark
 from django_events.exporting.writing import SCHEMA
 from django_events.log.compaction import compact
 from django_events.models import Topic
 from django_events.operations import erase
+from tests.integration.exporting.test_table_exports import set_back
 from tests.spark.test_batch import HOSTILE, stored
 from tests.spark.test_export import incarnation
 from tests.support.logs import move
@@ -143,6 +145,85 @@ def test_of_two_that_upsert_at_the_same_point_one_fails(log: Log, tmp_path: Path
             with pytest.raises(Conflict):
                 second.append(late, Mark(mark.incarnation, 4))
     assert read_back(tmp_path, format) == states(topic)
+
+
+@FORMATS
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("last", ["a tombstone", "no key", "erased"])
+def test_states_whose_newest_event_has_no_row_are_whole(log: Log, tmp_path: Path, format: str, last: str) -> None:
+    topic = log(Draft(value=1, key="a"), Draft(value=1, key="b"))
+    words = (topic, "--to", tmp_path, "--upsert")
+    run(*words, format=format)
+    if last == "erased":
+        erase(topic, ids=[2], reason="asked for")
+        run(*words, "--erase", format=format)
+    else:
+        publish(topic, Draft(value=None, key="b") if last == "a tombstone" else Draft(value=1))
+        run(*words, format=format)
+    remove_history(tmp_path, format, topic)
+    publish(topic, Draft(value=2, key="a"))
+
+    assert run(*words, format=format).startswith("Exported 1 events")
+
+    assert read_back(tmp_path, format) == states(topic)
+    remove_history(tmp_path, format, topic)
+    for left in ("", "a"):
+        delete(tmp_path, format, topic, keys_but=left)
+        remove_history(tmp_path, format, topic)
+        with pytest.raises(CommandError, match=r"its newest row isn't the one that it had then\. .* with --allow-loss"):
+            run(*words, format=format)
+        run(*words, "--allow-loss", format=format)
+        assert run(*words, format=format).startswith("Nothing to export")
+        publish(topic, Draft(value=left, key="a"), Draft(value=left, key="c"))
+        run(*words, format=format)
+
+
+@FORMATS
+def test_states_that_were_set_back_over_a_deletion_are_refused(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(Draft(value=1, key="a"), Draft(value=1, key="b"))
+    words = (topic, "--to", tmp_path, "--upsert")
+    run(*words, format=format)
+    before = 1 if format == "delta" else len(snapshots(tmp_path, topic))
+    publish(topic, Draft(value=None, key="b"))
+    run(*words, format=format)
+    set_back(tmp_path, format, topic, to=before)
+    remove_history(tmp_path, format, topic)
+
+    with pytest.raises(CommandError, match="was set back to an earlier version, or its newest rows"):
+        run(*words, format=format)
+
+
+def delete(folder: Path, format: str, topic: Any, *, keys_but: str) -> None:
+    """Delete rows by another tool."""
+    if format == "delta":
+        DeltaTable(f"{folder}/{topic}").delete(f"key <> '{keys_but}'")
+        return
+    with closing(in_folder(str(folder)).catalog) as catalog:
+        catalog.load_table((NAMESPACE, str(topic))).delete(f"key <> '{keys_but}'")
+
+
+def remove_history(folder: Path, format: str, topic: Any) -> None:
+    """Merge files and remove older versions, as another tool does."""
+    if format == "delta":
+        table = DeltaTable(f"{folder}/{topic}")
+        rows = table.to_pyarrow_table()
+        write_deltalake(table, rows, mode="overwrite")
+        table.create_checkpoint()
+        for version in range(table.version()):
+            (folder / f"{topic}/_delta_log/{version:020d}.json").unlink(missing_ok=True)
+        return
+    with closing(in_folder(str(folder)).catalog) as catalog:
+        known = catalog.load_table((NAMESPACE, str(topic)))
+        if (rows := known.scan().to_arrow()).num_rows:
+            known.overwrite(rows)
+        keep = known.refresh().current_snapshot().snapshot_id
+        others = [one.snapshot_id for one in known.metadata.snapshots if one.snapshot_id != keep]
+        known.maintenance.expire_snapshots().by_ids(others).commit()
+
+
+def snapshots(folder: Path, topic: Any) -> list[Any]:
+    with closing(in_folder(str(folder)).catalog) as catalog:
+        return list(catalog.load_table((NAMESPACE, str(topic))).metadata.snapshots)
 
 
 def table_of(folder: Path, format: str, topic: Any) -> Any:
