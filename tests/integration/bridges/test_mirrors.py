@@ -33,7 +33,7 @@ from django_events.models import Event, Inbox, Topic, TopicHead
 from django_events.observing.lag import standings
 from django_events.observing.verifying.proving import verify
 from django_events.operating import inboxes
-from django_events.operations import erase, lag, remove_topic, restart_inbox
+from django_events.operations import erase, lag, remove_inbox, remove_topic, restart_inbox
 from django_events.statements import log_table
 from django_events.syncing import sync
 from django_events.workers.loop import run
@@ -149,11 +149,19 @@ def test_code_that_does_not_declare_the_mirror_is_refused_by_the_database(there,
 def test_a_topic_that_is_no_mirror_any_more_goes_on_by_itself(there, here, mirror):
     send(there, 1, 2)
     take_in(mirror)
-    declarations.inboxes.discard(mirror)
-    inboxes.sync("default")
+    leave(mirror)
     send(here, 3)
     assert log_values(here) == [1, 2, 3]
     assert_proved()
+
+
+def test_a_process_that_does_not_declare_a_mirror_leaves_it_one(there, here, mirror, make_inbox):
+    declarations.inboxes.discard(mirror)
+    assert inboxes.sync("default") == []
+    with pytest.raises(Refused, match="mirror of shop there"):
+        publish("here", 1)
+    make_inbox(here, **{**MIRROR, "keep_ids": False})
+    publish("here", 1)
 
 
 def test_a_receipt_of_the_source_is_not_taken_for_one_of_here(there, here, mirror):
@@ -547,6 +555,13 @@ def test_bridges_shows_a_mirror(there, here, mirror, capsys):
 def again(mirror, make_inbox, **options):
     declarations.inboxes.discard(mirror)
     return make_inbox(mirror.topic, **MIRROR, **options)
+
+
+def leave(mirror):
+    """The mirror becomes a topic as any other."""
+    declarations.inboxes.discard(mirror)
+    remove_inbox(mirror.name)
+    inboxes.sync("default")
 
 
 def declare_anew(make_topic, topic, **options):
