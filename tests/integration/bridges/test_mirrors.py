@@ -164,6 +164,26 @@ def test_a_process_that_does_not_declare_a_mirror_leaves_it_one(there, here, mir
     publish("here", 1)
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_ids_of_the_source_are_not_given_again_behind_a_gap_at_the_end(make_topic, make_inbox, shop, partitions):
+    there = make_topic("there", partitions=partitions, segment_size=100)
+    here = make_topic("here", partitions=partitions, segment_size=100)
+    mirror = make_inbox(here, **MIRROR, expired="skip")
+    send(there, *range(10))
+    take_in(mirror)
+    send(there, *range(10, 350))
+    with transaction.atomic():
+        segments.cut("default", Topic.objects.select_related("head").get(name="there"), last_id=350)
+    Topic.objects.filter(name="there").update(retention=timedelta(microseconds=1))
+    expire("default", Topic.objects.select_related("head").get(name="there"))
+    take_in(mirror)
+    assert (row().gone, row().position["there"]["id"]) == (340, 350)
+    leave(mirror)
+    send(here, *range(1000, 1150))
+    assert [event.id for event in Event.objects.of(here).order_by("id")] == [*range(1, 11), *range(351, 501)]
+    assert_proved()
+
+
 def test_a_receipt_of_the_source_is_not_taken_for_one_of_here(there, here, mirror):
     with pytest.raises(Refused, match="mirror of shop there"):
         wait_for(Receipt("here", 1, using="default"))
