@@ -28,9 +28,12 @@ from django_events.bridges.inbox_worker import InboxWorker
 from django_events.bridges.log_reader import LogReader
 from django_events.exceptions import Refused
 from django_events.log import compaction, segments
+from django_events.log.inventory import next_scheduled, waiting
+from django_events.log.transfer import Transfer
 from django_events.maintaining.expiring import expire
 from django_events.models import Event, Inbox, Topic, TopicHead
 from django_events.observing.lag import standings
+from django_events.observing.problems import find_problems
 from django_events.observing.verifying.proving import verify
 from django_events.operating import inboxes
 from django_events.operations import erase, lag, remove_inbox, remove_topic, restart_inbox
@@ -413,16 +416,48 @@ def test_what_waits_in_the_buffer_of_a_mirror_is_said(there, here, make_inbox, s
     mirror = make_inbox(here, **MIRROR)
     take_in(mirror)
     assert "Events wait to be published to topic 'here'" in row().error
+    again(mirror, make_inbox, keep_ids=False)
     transfer_all()
+    assert log_values(here) == [1]
 
 
-def test_a_log_that_something_else_has_written_to_is_said(there, here, mirror):
+def publish_late(topic):
+    """As a transaction that found no mirror yet, and is committed when it is one."""
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_events_topic SET mirror_of = '' WHERE name = %s", [topic.name])
+        cursor.execute("SELECT django_events_publish(%s, '1000'::jsonb)", [topic.name])
+        cursor.execute("UPDATE django_events_topic SET mirror_of = 'shop there' WHERE name = %s", [topic.name])
+
+
+def test_no_transfer_writes_the_log_of_a_mirror(there, here, mirror, make_inbox):
     send(there, 1, 2)
     take_in(mirror)
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE django_events_topic SET mirror_of = ''")
-        cursor.execute("SELECT django_events_publish('here', '3'::jsonb)")
+    publish_late(here)
+    transfer = Transfer("default")
+    assert transfer.move() == 0
+    publish(there, 3)
+    assert transfer.move() == 1
+    take_in(mirror)
+    assert (log_values(here), row().error) == ([1, 2, 3], "")
+    found = find_problems("default", waiting("default"), next_scheduled("default"), standings("default"))
+    [said] = [one for one in found if one.kind == "transfer"]
+    assert "the topic is a mirror, so no transfer moves them" in said.what
+
+    restart_inbox(mirror, start="3")
+    take_in(mirror)
+    assert "Events wait to be published to topic 'here'" in row().error
+    again(mirror, make_inbox, keep_ids=False)
+    assert transfer.move() == 1
+    assert log_values(here) == [1, 2, 3, 1000]
+
+
+def test_a_log_that_something_else_has_written_to_is_said(there, here, mirror, make_inbox):
+    send(there, 1, 2)
+    take_in(mirror)
+    publish_late(here)
+    declarations.inboxes.discard(mirror)  # the transfer of another project
     transfer_all()
+    mirror = make_inbox(here, **MIRROR)
     send(there, 3)
     take_in(mirror)
     assert "ends at 3 here, and the inbox has taken in up to 2" in row().error
@@ -574,7 +609,7 @@ def test_bridges_shows_a_mirror(there, here, mirror, capsys):
 
 def again(mirror, make_inbox, **options):
     declarations.inboxes.discard(mirror)
-    return make_inbox(mirror.topic, **MIRROR, **options)
+    return make_inbox(mirror.topic, **{**MIRROR, **options})
 
 
 def leave(mirror):
