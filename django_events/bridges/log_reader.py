@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 SQL = beside(__name__)
 
-SECONDS = 10.0  # for a connection and for an answer, where the settings don't say
+SECONDS = 10.0  # for a connection, and without a word of an answer, where the settings don't say
 WINDOW = 50_000  # ids that one question looks at, if most are left out, or were compacted
-BATCH_BYTES = 4 * 2**20  # of a batch as the server stores it, whose last event may be beyond it
+BATCH_BYTES = 4 * 2**20  # of a batch as it travels, whose last event may be beyond it
 LOOKED_AGAIN = 3  # times, while retention removes what is read
 HEADER = struct.Struct(">11sii")  # of a binary COPY
 BEGIN = struct.Struct(">hiqii")  # of a row: how many fields, and the first two with their lengths
@@ -101,7 +101,7 @@ class LogReader:
             "connect_timeout": max(int(self._seconds), 2),
         }
         with self._said():
-            kind = answering_within(self._seconds)
+            kind = answering_within(self._seconds, whole=False)
             self._connection = kind.connect("", autocommit=True, prepare_threshold=None, **{**defaults, **options})
         self._listen()
 

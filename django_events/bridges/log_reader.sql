@@ -52,7 +52,9 @@ ORDER BY part.partition
 -- name: events
 -- The events of a range that a filter lets through, with their JSON as text; null where that would be too large to read.
 --
--- They end where they have so many bytes together, and each row says how many there are without that limit.
+-- They end where they have so many bytes together as they travel, and each row says how many there are without that limit.
+-- What is stored may be compressed, a hundredfold if it repeats itself. So many bytes as they are stored are unpacked at
+-- most: finding out how large the others are would cost more than the batch. A body travels in hexadecimal digits.
 -- Literals: topic_id, after, upper, most, bytes. Identifiers: log. Parts: value, condition.
 -- Relies on: the primary key of the log.
 SELECT
@@ -61,39 +63,57 @@ SELECT
 FROM (
     SELECT
         e.*,
-        {value} AS value_text,
-        count(*) OVER () AS events,
-        sum(e.bytes) OVER (ORDER BY e.id) - e.bytes AS bytes_before
+        sum(coalesce(octet_length(e.value_text), 0) + coalesce(2 * octet_length(e.body), 0) + octet_length(e.metadata::text))
+            OVER (ORDER BY e.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
     FROM (
-        SELECT e.*, coalesce(pg_column_size(e.value), 0) + coalesce(pg_column_size(e.body), 0) + pg_column_size(e.metadata) AS bytes
-        FROM {log} AS e
-        WHERE e.topic_id = {topic_id} AND e.id > {after} AND e.id <= {upper} AND {condition}
-        ORDER BY e.id
-        LIMIT {most}
+        SELECT e.*, {value} AS value_text
+        FROM (
+            SELECT e.*, count(*) OVER () AS events, sum(e.stored) OVER (ORDER BY e.id) - e.stored AS stored_before
+            FROM (
+                SELECT
+                    e.*,
+                    coalesce(pg_column_size(e.value), 0) + coalesce(pg_column_size(e.body), 0) + pg_column_size(e.metadata) AS stored
+                FROM {log} AS e
+                WHERE e.topic_id = {topic_id} AND e.id > {after} AND e.id <= {upper} AND {condition}
+                ORDER BY e.id
+                LIMIT {most}
+            ) AS e
+        ) AS e
+        WHERE e.stored_before < {bytes}
+        OFFSET 0
     ) AS e
 ) AS e
-WHERE e.bytes_before < {bytes}
+WHERE coalesce(e.bytes_before, 0) < {bytes}
 ORDER BY e.id
 
 
 -- name: copy
--- The events of a range as they are stored. They end where they have so many bytes together.
+-- The events of a range as they are stored. They end where they have so many bytes together as they travel, as in `events`.
 --
 -- Literals: topic_id, after, upper, most, bytes. Identifiers: log.
 -- Relies on: the primary key of the log.
 COPY (
     SELECT {event_columns of e}
     FROM (
-        SELECT e.*, sum(e.bytes) OVER (ORDER BY e.id) - e.bytes AS bytes_before
+        SELECT
+            e.*,
+            sum(coalesce(octet_length(e.value::text), 0) + coalesce(octet_length(e.body), 0) + octet_length(e.metadata::text))
+                OVER (ORDER BY e.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
         FROM (
-            SELECT e.*, coalesce(pg_column_size(e.value), 0) + coalesce(pg_column_size(e.body), 0) + pg_column_size(e.metadata) AS bytes
-            FROM {log} AS e
-            WHERE e.topic_id = {topic_id} AND e.id > {after} AND e.id <= {upper}
-            ORDER BY e.id
-            LIMIT {most}
+            SELECT e.*, sum(e.stored) OVER (ORDER BY e.id) - e.stored AS stored_before
+            FROM (
+                SELECT
+                    e.*,
+                    coalesce(pg_column_size(e.value), 0) + coalesce(pg_column_size(e.body), 0) + pg_column_size(e.metadata) AS stored
+                FROM {log} AS e
+                WHERE e.topic_id = {topic_id} AND e.id > {after} AND e.id <= {upper}
+                ORDER BY e.id
+                LIMIT {most}
+            ) AS e
         ) AS e
+        WHERE e.stored_before < {bytes}
     ) AS e
-    WHERE e.bytes_before < {bytes}
+    WHERE coalesce(e.bytes_before, 0) < {bytes}
     ORDER BY e.id
 ) TO STDOUT (FORMAT binary)
 

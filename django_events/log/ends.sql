@@ -3,13 +3,14 @@
 --
 -- Run it after the statement that locked the head: an earlier snapshot could miss the last batch of
 -- another writer. The lower bound is what the worker knows to be there: it lets the planner open the
--- newest segments only.
+-- newest segments only. A log that was a mirror may end with ids that its source no longer had: they count as compacted,
+-- and none of them is given to another event.
 -- Literals: topic_id, known. Identifiers: log.
 -- Relies on: the primary key of the log.
 SELECT
     t.id, t.incarnation, t.partitions,
     greatest(t.partitions, (SELECT max((layout ->> 1)::int) FROM jsonb_array_elements(t.layouts) AS layout)) AS most_partitions,
-    head.id_floor,
+    greatest(head.id_floor, head.compacted_until) AS id_floor,
     ARRAY(SELECT jsonb_array_elements_text(head.number_floors)::bigint) AS number_floors,
     last.id, last.number, last.logged_at::text
 FROM django_events_topic AS t

@@ -65,9 +65,7 @@ class MirroredLog:
         """Let the log begin behind an id, or go on behind it; Refused if it has other events. In a transaction."""
         topic = self._locked()
         end, _ = self._end(topic)
-        if end == at and at > 0:
-            return
-        if end != 0:
+        if end not in (0, at):
             raise Refused(
                 f"The log of topic {self.topic!r} ends at {end} here, and can't go on behind {at}: it keeps the ids "
                 "of its source. If what is here is right: manage.py events inbox restart NAME --from "
@@ -75,10 +73,12 @@ class MirroredLog:
             )
         if sql.fetch(self.using, SQL.waits, topic_id=topic.pk)[0][0]:
             raise Refused(
-                f"Events wait to be published to topic {self.topic!r}, which is to have the events of its source only. "
-                "Let them be moved to the log and read, and give the mirror a topic of its own."
+                f"Events wait to be published to topic {self.topic!r}, which is to have the events of its source only: "
+                "no transfer moves them as long as it is declared as a mirror. Take keep_ids=True away, run: manage.py "
+                f"migrate --database {self.using}, let them be moved to the log and read, and give the mirror a topic "
+                "of its own."
             )
-        if at:
+        if end == 0 and at > 0:
             for segment in segments.segments(self.using, topic.pk):
                 if segment.end <= at + 1:
                     segments.drop(self.using, topic, segment)

@@ -111,7 +111,11 @@ def ensure(using: str, topic_id: int, *, events: int) -> int:
                 topic = Topic.objects.using(using).select_related("head").get(pk=topic_id)
                 statement = sql.shared.last_id.on(log=log_table(topic_id), topic_id=topic_id, floor=topic.head.id_floor)
                 [[last_id]] = sql.fetch(using, statement)
-                return extend(using, topic, after=max(last_id, topic.head.id_floor), events=events)
+                last_id = max(last_id, topic.head.id_floor)
+                if topic.head.compacted_until > last_id:  # it was a mirror, and its source no longer had the last ids
+                    last_id = topic.head.compacted_until
+                    cover(using, topic, until=last_id + 1)
+                return extend(using, topic, after=last_id, events=events)
     except OperationalError as error:
         if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise

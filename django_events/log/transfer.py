@@ -10,6 +10,8 @@ publisher. Any number of transfers may run: each topic has one writer at a time.
 A transfer that sleeps is told which topics have events. Those it moves by a small batch each (`move_few`), if it knows
 the topics and the connection is its own. In all other cases it looks at the whole buffer (`move`).
 
+What waits for a topic that is declared as a mirror stays in the buffer: its log has the events of its source only.
+
 How a batch goes, and what follows when it fails:
 
     move_few            a small batch moved nothing, or as much as it may: move looks at everything
@@ -39,7 +41,7 @@ from typing import NamedTuple
 
 from django.db import DatabaseError, connections
 
-from django_events import sql, telemetry
+from django_events import declarations, sql, telemetry
 from django_events.conf import settings
 from django_events.log import channel, segments
 from django_events.log.clock import DueTicks
@@ -164,7 +166,7 @@ class Transfer:
         for topic_id in topic_ids:
             if self.only not in (None, topic_id):
                 continue
-            if topic_id in self._blocked or topic_id in self.setbacks:
+            if topic_id in self._blocked or topic_id in self.setbacks or self._is_mirror(topic_id):
                 return moved, False
             self._began, final = time.monotonic(), self._final.upper
             batch = small.move(topic_id, filenode=filenode)
@@ -296,7 +298,14 @@ class Transfer:
             for topic_id, known in self._known.items():
                 if topic_id not in waiting:
                     known.mark = max(known.mark, final)
-        return Turn(final, [p for p in pending if not self.setbacks.rest(p.topic_id)])
+        return Turn(
+            final, [p for p in pending if not self._is_mirror(p.topic_id) and not self.setbacks.rest(p.topic_id)]
+        )
+
+    def _is_mirror(self, topic_id: int) -> bool:
+        """Publishing is refused there; but what was published before that may be committed or due only now."""
+        mirrors = declarations.inboxes.mirrors
+        return bool(mirrors) and topic_id in self._known and self._known[topic_id].name in mirrors
 
     def _take(self, turn: Turn) -> int:
         """Move what was seen, but for topics that can't be had now: others must not wait for them."""

@@ -90,8 +90,10 @@ def find_problems(
 def _late(using: str, waiting: Sequence[Waiting]) -> Iterator[Finding]:
     """Events that wait: for a transfer, for a session that holds a lock, or for the repair of a log."""
     ids = [one.topic_id for one in waiting]
-    failing = {row.pk: row for row in models.Topic.objects.using(using).filter(pk__in=ids).exclude(failure="")}
-    late = [one for one in waiting if one.age > LATE and one.topic_id not in failing]
+    topics = models.Topic.objects.using(using).in_bulk(ids)
+    failing = {pk: row for pk, row in topics.items() if row.failure}
+    mirrors = {pk for pk, row in topics.items() if row.mirror_of or row.name in declarations.inboxes.mirrors}
+    late = [one for one in waiting if one.age > LATE and one.topic_id not in {*failing, *mirrors}]
     held: dict[int, LockHolder] = {}
     for holder in lock_holders(using, [one.topic_id for one in late[:LOOKED_INTO]]) if late else []:
         held.setdefault(holder.topic_id, holder)
@@ -100,7 +102,9 @@ def _late(using: str, waiting: Sequence[Waiting]) -> Iterator[Finding]:
         yield _not_moved(left)
     for one in waiting:
         facts: dict[str, object] = {"events": counted.events(one.events, more=one.more), "time": duration(one.age)}
-        if one.topic_id in failing:
+        if one.topic_id in mirrors:
+            yield _left_by_mirror(one, facts)
+        elif one.topic_id in failing:
             yield _failing(failing[one.topic_id], facts)
         elif one.topic_id in held:
             yield _held(one, held[one.topic_id], facts)
@@ -133,6 +137,17 @@ def _held(one: Waiting, holder: LockHolder, facts: dict[str, object]) -> Finding
     what = gettext("%(events)s in the buffer, the oldest for %(time)s: %(holder)s.") % {**facts, "holder": holder}
     remedy = gettext("End it, or its session: %(command)s") % {"command": holder.session.ending}
     return _problem("transfer", None, one.topic, None, what, remedy)
+
+
+def _left_by_mirror(one: Waiting, facts: dict[str, object]) -> Finding:
+    what = gettext(
+        "%(events)s in the buffer, the oldest for %(time)s: the topic is a mirror, so no transfer moves them."
+    )
+    remedy = gettext(
+        "They were published before it was one. To have them in its log, declare its inbox without keep_ids, and run "
+        "migrate: it is no mirror any more then."
+    )
+    return _problem("transfer", None, one.topic, None, what % facts, remedy)
 
 
 def _failing(row: models.Topic, facts: dict[str, object]) -> Finding:

@@ -84,7 +84,8 @@ def resume_inbox(
 def _sync_mirrors(using: str) -> list[str]:
     """To mirrors nothing is published, whatever publishes; to a topic that is none any more, anything is."""
     sources = {topic: str(one.source) for topic, one in declarations.inboxes.mirrors.items()}
-    rows = sql.fetch(using, SQL.mirror, topics=list(sources), sources=list(sources.values()))
+    publishing = [one.name for one in declarations.inboxes if not one.keep_ids]
+    rows = sql.fetch(using, SQL.mirror, topics=list(sources), sources=list(sources.values()), publishing=publishing)
     return [
         f"Topic {topic}: a mirror of {source}, nothing else is published to it."
         if source

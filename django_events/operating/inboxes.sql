@@ -31,11 +31,20 @@ RETURNING i.source, former.topic_id <> i.topic_id
 -- name: mirror
 -- Note which topics are mirrors, and of what; answers with those for which that is new.
 --
--- Parameters: topics (names), sources (arrays of one length).
--- Relies on: nothing but the table of topics, which is small.
+-- A topic that isn't declared as a mirror may be one for another project, or for an older deploy. It is one as long as it
+-- has an inbox, unless that is declared without keep_ids.
+-- Parameters: topics (names), sources (arrays of one length), publishing (names of inboxes declared without keep_ids).
+-- Relies on: nothing but the tables of topics and of inboxes, which are small.
 UPDATE django_events_topic AS t
 SET mirror_of = coalesce(declared.source, '')
 FROM django_events_topic AS known
 LEFT JOIN unnest(%(topics)s::text[], %(sources)s::text[]) AS declared (topic, source) ON declared.topic = known.name
 WHERE t.id = known.id AND t.mirror_of <> coalesce(declared.source, '')
+    AND (
+        declared.source IS NOT NULL
+        OR NOT EXISTS (
+            SELECT FROM django_events_inbox AS i
+            WHERE i.topic_id = known.id AND i.name <> ALL (%(publishing)s::text[])
+        )
+    )
 RETURNING t.name, t.mirror_of

@@ -40,9 +40,13 @@ def limited(using: str, ask: Callable[[], T], *, seconds: int) -> T:
         return thread.submit(copy_context().run, asked).result()
 
 
-def answering_within(seconds: float) -> "type[psycopg.Connection[Any]]":
-    """A class of connections that raise OperationalError where an answer takes longer, and are of no use then."""
-    return type("Limited", (_Limited,), {"seconds": seconds, "late": False})
+def answering_within(seconds: float, *, whole: bool = True) -> "type[psycopg.Connection[Any]]":
+    """A class of connections that raise OperationalError where an answer takes longer, and are of no use then.
+
+    If the answer need not be `whole` by then, the seconds count from the last that came of it: a large one on a slow
+    network takes as long as it takes.
+    """
+    return type("Limited", (_Limited,), {"seconds": seconds, "whole": whole, "late": False})
 
 
 class _Driver:
@@ -57,6 +61,7 @@ class _Driver:
 
 class _Limited(psycopg.Connection[Any]):
     seconds: float
+    whole: bool
     late: bool  # whether one of this kind had no answer in time
 
     @classmethod
@@ -75,8 +80,11 @@ class _Limited(psycopg.Connection[Any]):
         try:
             awaited = next(answering)
             while True:
-                awaited = answering.send((yield awaited))  # first what has arrived: after a suspension it isn't late
-                if time.monotonic() > until:
+                ready = yield awaited
+                awaited = answering.send(ready)  # first what has arrived: after a suspension it isn't late
+                if ready and not self.whole:
+                    until = time.monotonic() + self.seconds
+                elif time.monotonic() > until:
                     self.pgconn.finish()  # nothing can be asked of it any more, not even to roll back
                     type(self).late = True
                     raise self._too_late()

@@ -1,6 +1,9 @@
 """Inboxes from the log of another site, as new events. The source is another topic of the same database."""
 
+from contextlib import closing
+
 import pgtrigger
+import psycopg
 import pytest
 from django.core.management import call_command
 from django.db import connection
@@ -12,12 +15,14 @@ from django_events.models import Event, Inbox, Topic
 from django_events.operations import erase, remove_topic, restart_inbox
 from django_events.publishing.capture import Capture
 from django_events.publishing.model_signals import publishers
+from django_events.sql.limited import answering_within
 from django_events.statements import log_table
 from django_events.testing import published
 from tests.integration.bridges.test_mirrors import compact, cut
 from tests.support.fix_inboxes import take_in
 from tests.support.fix_mirrors import lose
 from tests.support.fix_topics import transfer_all
+from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X22")]
 
@@ -186,6 +191,46 @@ def test_large_events_are_few_at_a_time(there, things, make_inbox, shop, monkeyp
     transfer_all()
     assert take_in(make_inbox(things, source=SOURCE)) == 20
     assert [event.body[0] for event in published(things)] == list(range(20))
+
+
+@pytest.mark.parametrize("keep_ids", [True, False])
+def test_what_was_stored_compressed_is_counted_as_it_travels(
+    there, things, make_topic, make_inbox, shop, monkeypatch, keep_ids
+):
+    monkeypatch.setattr(log_reader, "BATCH_BYTES", 250_000)
+    batches = []
+    name = "_copied" if keep_ids else "_messages"
+    read = getattr(log_reader.LogReader, name)
+
+    def counted(*arguments):
+        batches.append(read(*arguments))
+        return batches[-1]
+
+    monkeypatch.setattr(log_reader.LogReader, name, counted)
+    publish_many(there, [Draft(value=str(n) * 100_000) for n in range(10)] + [Draft(body=bytes(100_000))] * 10)
+    transfer_all()
+    here = make_topic("here", partitions=3)
+    assert take_in(make_inbox(here, source=SOURCE, keep_ids=keep_ids)) == 20
+    assert max(len(one.ids) for one in batches) == 3
+    transfer_all()
+    assert [len(event.value or event.body) for event in Event.objects.of(here).order_by("id")] == [100_000] * 20
+
+
+def test_an_answer_may_come_slowly_but_not_stop():
+    slowly = "SELECT pg_sleep(0.1), repeat('x', 100000) FROM generate_series(1, 8)"
+    known = connection.get_connection_params()
+    options = {name: known[name] for name in ("host", "port", "dbname", "user", "password") if known.get(name)}
+    with closing(answering_within(0.5, whole=False).connect(**options, application_name="slow")) as session:
+        assert len(session.execute(slowly).fetchall()) == 8
+        with pytest.raises(psycopg.OperationalError, match=r"did not answer within 0\.5 s"):
+            session.execute("SELECT pg_sleep(1)")
+
+    def ended():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT FROM pg_stat_activity WHERE application_name = 'slow'")
+            return not cursor.fetchall()
+
+    wait_until(ended, what="the end of the session that was given up")
 
 
 @pytest.mark.parametrize(

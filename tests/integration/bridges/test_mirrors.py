@@ -28,12 +28,15 @@ from django_events.bridges.inbox_worker import InboxWorker
 from django_events.bridges.log_reader import LogReader
 from django_events.exceptions import Refused
 from django_events.log import compaction, segments
+from django_events.log.inventory import next_scheduled, waiting
+from django_events.log.transfer import Transfer
 from django_events.maintaining.expiring import expire
 from django_events.models import Event, Inbox, Topic, TopicHead
 from django_events.observing.lag import standings
+from django_events.observing.problems import find_problems
 from django_events.observing.verifying.proving import verify
 from django_events.operating import inboxes
-from django_events.operations import erase, lag, remove_topic, restart_inbox
+from django_events.operations import erase, lag, remove_inbox, remove_topic, restart_inbox
 from django_events.statements import log_table
 from django_events.syncing import sync
 from django_events.workers.loop import run
@@ -149,10 +152,38 @@ def test_code_that_does_not_declare_the_mirror_is_refused_by_the_database(there,
 def test_a_topic_that_is_no_mirror_any_more_goes_on_by_itself(there, here, mirror):
     send(there, 1, 2)
     take_in(mirror)
-    declarations.inboxes.discard(mirror)
-    inboxes.sync("default")
+    leave(mirror)
     send(here, 3)
     assert log_values(here) == [1, 2, 3]
+    assert_proved()
+
+
+def test_a_process_that_does_not_declare_a_mirror_leaves_it_one(there, here, mirror, make_inbox):
+    declarations.inboxes.discard(mirror)
+    assert inboxes.sync("default") == []
+    with pytest.raises(Refused, match="mirror of shop there"):
+        publish("here", 1)
+    make_inbox(here, **{**MIRROR, "keep_ids": False})
+    publish("here", 1)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_ids_of_the_source_are_not_given_again_behind_a_gap_at_the_end(make_topic, make_inbox, shop, partitions):
+    there = make_topic("there", partitions=partitions, segment_size=100)
+    here = make_topic("here", partitions=partitions, segment_size=100)
+    mirror = make_inbox(here, **MIRROR, expired="skip")
+    send(there, *range(10))
+    take_in(mirror)
+    send(there, *range(10, 350))
+    with transaction.atomic():
+        segments.cut("default", Topic.objects.select_related("head").get(name="there"), last_id=350)
+    Topic.objects.filter(name="there").update(retention=timedelta(microseconds=1))
+    expire("default", Topic.objects.select_related("head").get(name="there"))
+    take_in(mirror)
+    assert (row().gone, row().position["there"]["id"]) == (340, 350)
+    leave(mirror)
+    send(here, *range(1000, 1150))
+    assert [event.id for event in Event.objects.of(here).order_by("id")] == [*range(1, 11), *range(351, 501)]
     assert_proved()
 
 
@@ -385,16 +416,48 @@ def test_what_waits_in_the_buffer_of_a_mirror_is_said(there, here, make_inbox, s
     mirror = make_inbox(here, **MIRROR)
     take_in(mirror)
     assert "Events wait to be published to topic 'here'" in row().error
+    again(mirror, make_inbox, keep_ids=False)
     transfer_all()
+    assert log_values(here) == [1]
 
 
-def test_a_log_that_something_else_has_written_to_is_said(there, here, mirror):
+def publish_late(topic):
+    """As a transaction that found no mirror yet, and is committed when it is one."""
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_events_topic SET mirror_of = '' WHERE name = %s", [topic.name])
+        cursor.execute("SELECT django_events_publish(%s, '1000'::jsonb)", [topic.name])
+        cursor.execute("UPDATE django_events_topic SET mirror_of = 'shop there' WHERE name = %s", [topic.name])
+
+
+def test_no_transfer_writes_the_log_of_a_mirror(there, here, mirror, make_inbox):
     send(there, 1, 2)
     take_in(mirror)
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE django_events_topic SET mirror_of = ''")
-        cursor.execute("SELECT django_events_publish('here', '3'::jsonb)")
+    publish_late(here)
+    transfer = Transfer("default")
+    assert transfer.move() == 0
+    publish(there, 3)
+    assert transfer.move() == 1
+    take_in(mirror)
+    assert (log_values(here), row().error) == ([1, 2, 3], "")
+    found = find_problems("default", waiting("default"), next_scheduled("default"), standings("default"))
+    [said] = [one for one in found if one.kind == "transfer"]
+    assert "the topic is a mirror, so no transfer moves them" in said.what
+
+    restart_inbox(mirror, start="3")
+    take_in(mirror)
+    assert "Events wait to be published to topic 'here'" in row().error
+    again(mirror, make_inbox, keep_ids=False)
+    assert transfer.move() == 1
+    assert log_values(here) == [1, 2, 3, 1000]
+
+
+def test_a_log_that_something_else_has_written_to_is_said(there, here, mirror, make_inbox):
+    send(there, 1, 2)
+    take_in(mirror)
+    publish_late(here)
+    declarations.inboxes.discard(mirror)  # the transfer of another project
     transfer_all()
+    mirror = make_inbox(here, **MIRROR)
     send(there, 3)
     take_in(mirror)
     assert "ends at 3 here, and the inbox has taken in up to 2" in row().error
@@ -546,7 +609,14 @@ def test_bridges_shows_a_mirror(there, here, mirror, capsys):
 
 def again(mirror, make_inbox, **options):
     declarations.inboxes.discard(mirror)
-    return make_inbox(mirror.topic, **MIRROR, **options)
+    return make_inbox(mirror.topic, **{**MIRROR, **options})
+
+
+def leave(mirror):
+    """The mirror becomes a topic as any other."""
+    declarations.inboxes.discard(mirror)
+    remove_inbox(mirror.name)
+    inboxes.sync("default")
 
 
 def declare_anew(make_topic, topic, **options):
