@@ -9,7 +9,8 @@ which id the log was searched: an event of that key behind it came after the era
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -61,7 +62,7 @@ class _ErasedIds:
 
 @dataclass(frozen=True)
 class Erasures:
-    """Those that a copy lacks. `until` is the number of the last one, and of all before it; `first_id` the least id."""
+    """Those that a copy lacks. `until` is the number of the last one, behind which the next look begins."""
 
     until: int
     names: KeyNames
@@ -126,19 +127,26 @@ class Erasures:
 def found(connection: Connection, log: TopicLog, *, after: int, names: KeyNames) -> Erasures:
     """The erasures of a topic that a copy lacks; Refused if the keys of one can't be found any more.
 
-    One that was interrupted, or is at work, is left out and named, and the mark stays before it, so that a later run
-    finds it. Where a later one was of the same events, it isn't waited for.
+    One that was interrupted, or is at work, is left out and named. The mark goes past it, and its record says so: when
+    it is done it has another number, and a later run finds it. One that a later one stands in for is left to that.
     """
+    said = {"topic": log.name, "incarnation": log.incarnation, "after": after}
     with connection.transaction():
         fetch(connection, SQL.let_erasures_begin)
-        rows = fetch(connection, SQL.erasures, topic=log.name, incarnation=log.incarnation, after=after)
+        rows = fetch(connection, SQL.erasures, **said)
+        if not_done := [number for number, _, details in rows if not details.keys() & {"until", "passed", "closed_by"}]:
+            with _noting():
+                fetch(connection, SQL.pass_erasures, numbers=not_done)
+            rows = fetch(connection, SQL.erasures, **said)  # some may be done by now
     by_key: dict[str, list[_Erased]] = {}
     by_id: list[_ErasedIds] = []
     until, interrupted, done = after, list[int](), 0
     for number, at, details in rows:
+        until = max(until, number)
+        if "closed_by" in details:
+            continue
         if "until" not in details:
-            if not _is_said_again(details, [later for _, _, later in rows if "until" in later]):
-                interrupted.append(number)
+            interrupted.append(number)
             continue
         _refuse_forgotten(number, at, details, names)
         done += 1
@@ -148,8 +156,6 @@ def found(connection: Connection, log: TopicLog, *, after: int, names: KeyNames)
         else:
             firsts, lasts = np.array(details["ranges"], np.int64).T
             by_id.append(_ErasedIds(firsts, lasts, metadata))
-        if not interrupted:
-            until = number
     return Erasures(until, names, done, by_key, by_id, interrupted)
 
 
@@ -165,9 +171,9 @@ def pending(connection: Connection, log: TopicLog, *, after: int) -> bool:
     return bool(rows)
 
 
-def refuse_older_database(connection: Connection, erased: int, place: str) -> None:
+def refuse_older_database(connection: Connection, log: TopicLog, erased: int, place: str) -> None:
     """EventsMissing if the database doesn't know of an erasure that is applied: it would bring back what was erased."""
-    [[is_done]] = fetch(connection, SQL.erasure_is_done, id=erased)
+    [[is_done]] = fetch(connection, SQL.erasure_is_done, id=erased, topic=log.name, incarnation=log.incarnation)
     if not is_done:
         raise EventsMissing(
             f"The database is older than {place}: erasure {erased} is applied there, and not in this database, whose "
@@ -179,26 +185,27 @@ def refuse_older_database(connection: Connection, erased: int, place: str) -> No
 def begin_record(connection: Connection, log: TopicLog, by: str, details: dict[str, Any]) -> int:
     """Note in the database that this is going to be done."""
     said = json.dumps({**details, "finished": False})
-    try:
+    with _noting():
         [[number]] = fetch(connection, SQL.begin_exported_erasure, by=by[:200], topic=log.name, details=said)
+    return int(number)
+
+
+@contextmanager
+def _noting() -> Iterator[None]:
+    """What is noted in the database; NotReady if that can't be."""
+    try:
+        yield
     except (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege) as error:
         raise NotReady(
             f"--erase notes in the database what it does, and that was refused: {str(error).splitlines()[0]}. Name the "
             "primary's alias by --database, as a role that has the rights of an operator: manage.py events grants "
             "--role operator"
         ) from error
-    return int(number)
 
 
 def finish_record(connection: Connection, number: int, details: dict[str, Any]) -> None:
     """Note what came of it."""
     fetch(connection, SQL.finish_exported_erasure, id=number, details=json.dumps({**details, "finished": True}))
-
-
-def _is_said_again(details: dict[str, Any], done: list[dict[str, Any]]) -> bool:
-    """Whether an erasure of the same events was done later."""
-    same = ("key", "new_key", "ranges")
-    return any(all(one.get(name) == details.get(name) for name in same) for one in done)
 
 
 def _refuse_forgotten(number: int, at: datetime, details: dict[str, Any], names: KeyNames) -> None:

@@ -104,7 +104,7 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
             journal.refuse_other_topic(topic.name, topic.incarnation)
             _refuse_older(topic, wanted, journal)
             if erased := journal.erased.get(topic.name):
-                refuse_older_database(connection, erased, wanted.path)
+                refuse_older_database(connection, topic, erased, wanted.path)
         wanted = replace(
             wanted,
             columns={

@@ -182,7 +182,7 @@ class _Run:
             if self._stop.requested or number == self._newest_erasure.get(log.name):
                 continue
             table.mark()  # or Refused: what was set back is not written to
-            self._refuse_older(table)
+            self._refuse_older(log)
             self.summary.applied.apply(
                 self._connection,
                 log,
@@ -234,10 +234,10 @@ class _Run:
         except Conflict:  # the next run does it
             return
 
-    def _refuse_older(self, table: EventTable) -> None:
+    def _refuse_older(self, log: TopicLog) -> None:
         """EventsMissing if the database lacks an erasure that the table has: a replica may be behind."""
-        if (erased := table.erased()) and erased not in self._known_erasures:
-            refuse_older_database(self._connection, erased, self._wanted.path)
+        if (erased := self._tables[log.name].erased()) and erased not in self._known_erasures:
+            refuse_older_database(self._connection, log, erased, self._wanted.path)
             self._known_erasures.add(erased)
 
     def _start(self, log: TopicLog) -> int:
@@ -270,7 +270,7 @@ class _Run:
         if before is not None and before.next > start:
             raise self._replaced(log)
         for _ in range(CONFLICTS):
-            self._refuse_older(table)
+            self._refuse_older(log)
             try:
                 table.append(self._events(log, start, end), mark)
                 break

@@ -71,7 +71,7 @@ def erase(
         return erasure.erased
     record = _begin(erasure, by or this_user(), reason)
     _erase(erasure)
-    _say_blank(erasure, record)
+    record = _say_blank(erasure, record)
     traces.after_those_in_hand(erasure, wait)
     forget_orphans(using)  # of a consumer whose unregistering was interrupted: errors, and keys
     _finish(erasure, record)
@@ -149,10 +149,39 @@ def _ranges(ids: Sequence[int]) -> list[list[int]]:
     return ranges
 
 
-def _say_blank(erasure: Erasure, record: models.Intervention) -> None:
-    """Record that the log is blank, and up to which id: from now on exports can only read it so."""
-    record.details |= {"until": erasure.seen.until}
-    record.save(using=erasure.using, update_fields=["details"])
+def _say_blank(erasure: Erasure, record: models.Intervention) -> models.Intervention:
+    """Record that the log is blank, and up to which id: from now on exports can only read it so.
+
+    What was exported may have gone past the record meanwhile, or a later one of the same events stand in for it: then
+    this erasure gets a record anew, with a number that nothing has gone past. Returns the one that counts. It stands in
+    for those before it that were of the same events.
+    """
+    with sql.batch(erasure.using):
+        sql.fetch(erasure.using, SQL.begin_erasure)
+        records = models.Intervention.objects.using(erasure.using)
+        known = records.select_for_update().get(pk=record.pk)
+        is_past = "passed" in known.details or "closed_by" in known.details
+        record.details |= {"until": erasure.seen.until}
+        if is_past:
+            record.pk = None
+            record.save(using=erasure.using, force_insert=True)
+        else:
+            record.save(using=erasure.using, update_fields=["details"])
+        # The newest first, as all do it who lock some of them.
+        same = records.filter(action="erase", topic=erasure.topic.name, pk__lt=record.pk, **_of_the_same(erasure))
+        for one in same.order_by("-pk").select_for_update():
+            if "closed_by" not in one.details and one.details.get("new_key") in (None, erasure.new_key):
+                one.details["closed_by"] = record.pk
+                one.save(using=erasure.using, update_fields=["details"])
+    return record
+
+
+def _of_the_same(erasure: Erasure) -> dict[str, Any]:
+    """What records have that are of the same events."""
+    said = {"details__incarnation": str(erasure.topic.incarnation)}
+    if erasure.key is None:
+        return said | {"details__ranges": _ranges(erasure.ids)}
+    return said | {"details__key__in": pseudonyms.digests(erasure.topic.name, erasure.key)}
 
 
 def _finish(erasure: Erasure, record: models.Intervention) -> None:

@@ -264,7 +264,7 @@ def interrupted(*arguments: Any) -> None:
 
 
 @pytest.mark.parametrize("format", ["delta"])
-def test_an_erasure_that_was_interrupted_is_waited_for(log: Log, tmp_path: Path, format: str) -> None:
+def test_an_erasure_that_was_interrupted_is_named_until_it_is_said_again(log: Log, tmp_path: Path, format: str) -> None:
     topic = log(*drafts())
     export(topic, tmp_path, format=format)
     erase(topic, key="k0", reason="asked for")
@@ -272,6 +272,10 @@ def test_an_erasure_that_was_interrupted_is_waited_for(log: Log, tmp_path: Path,
     Intervention.objects.filter(pk=record.pk).update(details={k: v for k, v in record.details.items() if k != "until"})
     erase(topic, key="k1", reason="asked for")
 
+    for _ in range(2):
+        with pytest.raises(CommandError, match=f"Erasure {record.pk} of {topic} is at work, or was interrupted"):
+            export(topic, tmp_path, "--erase", format=format)
+    assert Intervention.objects.filter(action="erase_exported").count() == 1  # it isn't done again without need
     with pytest.raises(CommandError, match=f"Erasure {record.pk} of {topic} is at work, or was interrupted") as raised:
         export(topic, tmp_path, "--erase", format=format)
     assert raised.value.returncode == 1
@@ -281,6 +285,71 @@ def test_an_erasure_that_was_interrupted_is_waited_for(log: Log, tmp_path: Path,
 
     assert read_back(tmp_path, format) == logged(topic)
     assert "blanked" not in export(topic, tmp_path, "--erase", format=format)
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("other", ["another key", "the same key"])
+def test_an_erasure_that_ends_when_the_copy_has_gone_past_it_is_applied(
+    log: Log, tmp_path: Path, format: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(10))
+    export(topic, tmp_path, format=format)
+    if other == "another key":
+        erase(topic, key="k0", reason="asked for")
+    more(topic, drafts(10))
+    export(topic, tmp_path, format=format)
+    search, refused = api._erase, list[str]()
+
+    def slow(erasure: Any) -> None:
+        monkeypatch.undo()
+        erase(topic, key="k1" if other == "another key" else "k0", reason="asked for")
+        more(topic, drafts(10))
+        refused.append(tried(topic, tmp_path, "--erase", format=format))
+        search(erasure)
+
+    monkeypatch.setattr(api, "_erase", slow)
+    erase(topic, key="k0", reason="asked for")
+
+    assert [bool(said) for said in refused] == [other == "another key"]
+    export(topic, tmp_path, "--erase", format=format)
+    assert f"{SECRET}0" not in payloads(tmp_path, format)
+    assert read_back(tmp_path, format) == logged(topic)
+    assert verify(tmp_path)[0]["proved"]
+    assert not [record.pk for record in Intervention.objects.filter(action="erase") if is_open(record)]
+    assert "blanked" not in export(topic, tmp_path, "--erase", format=format)
+
+
+def is_open(record: Intervention) -> bool:
+    return not record.details.keys() & {"until", "closed_by"}
+
+
+def more(topic: Any, some: list[Draft]) -> None:
+    with transaction.atomic():
+        publish_many(topic, some)
+    move()
+
+
+def tried(topic: Any, out: Path, *words: Any, format: str) -> str:
+    """Run it, and return what it says if it is refused."""
+    try:
+        export(topic, out, *words, format=format)
+    except CommandError as error:
+        return str(error)
+    return ""
+
+
+def test_an_erasure_that_forgets_a_key_is_not_done_by_one_that_keeps_it(log: Log, tmp_path: Path) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format="delta")
+    erase(topic, key="k0", reason="asked for", forget_key=True)
+    record = Intervention.objects.get(action="erase")
+    Intervention.objects.filter(pk=record.pk).update(details={k: v for k, v in record.details.items() if k != "until"})
+    erase(topic, key="k0", reason="asked for")
+    assert f"Erasure {record.pk} of" in tried(topic, tmp_path, "--erase", format="delta")
+    erase(topic, key="k0", reason="asked for", forget_key=True)
+    export(topic, tmp_path, "--erase", format="delta")
+    assert read_back(tmp_path, "delta") == logged(topic)
 
 
 def test_a_key_whose_secret_is_gone_is_refused(log: Log, tmp_path: Path, settings: Any) -> None:
