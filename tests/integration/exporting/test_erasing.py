@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,13 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from django.core.management import CommandError
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test import override_settings
 
 from django_events import Draft, publish_many
 from django_events.exporting import erasing_files
 from django_events.exporting.erasures import KeyNames, begin_record, found
 from django_events.exporting.local import LocalEngine
+from django_events.exporting.parts import Parts
 from django_events.exporting.tables import erasing
 from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
@@ -234,6 +236,64 @@ def test_a_process_that_was_held_up_puts_nothing_back_into_files(
     export(topic, tmp_path, "--erase", format="parquet")
     assert read_back(tmp_path, "parquet") == logged(topic)
     assert local_exports.left_over(tmp_path) == []
+
+
+@pytest.mark.requirement("X15")
+def test_an_eraser_that_was_held_up_before_it_has_a_folder_puts_nothing_back(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run can't clear what isn't there, and is in the middle of its work when the first one reads on."""
+    topic = log(*drafts(10))
+    export(topic, tmp_path, format="parquet")
+    erase(topic, key="k1", reason="asked for")
+    first, begun, over = threading.current_thread(), threading.Event(), threading.Event()
+    attempt, of_file, replace = Parts.attempt, erasing_files._erase, os.replace
+    second = list[Any]()
+
+    def is_first() -> bool:
+        return threading.current_thread() is first
+
+    def made_late(self: Parts) -> str:
+        if is_first():
+            erase(topic, key="k0", reason="asked for")
+            end_locks()
+            second.append(threads.submit(in_thread))
+            assert begun.wait(60)
+        return attempt(self)
+
+    def read_beside(*arguments: Any) -> int:
+        if not is_first():
+            begun.set()
+            over.wait(60)
+        return of_file(*arguments)
+
+    def replaced_late(source: Any, target: Any) -> None:
+        if is_first():
+            over.set()
+            second[0].result(60)
+        replace(source, target)
+
+    def in_thread() -> str:
+        try:
+            return export(topic, tmp_path, "--erase", format="parquet")
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor() as threads, monkeypatch.context() as patched:
+        patched.setattr(Parts, "attempt", made_late)
+        patched.setattr(erasing_files.os, "replace", replaced_late)
+        patched.setattr(erasing_files, "_erase", read_beside)
+        try:
+            said = tried(topic, tmp_path, "--erase", format="parquet")
+        finally:
+            over.set()
+
+    assert "has taken" in said or "with it the lock" in said
+    assert "blanked" in second[0].result()
+    assert f"{SECRET}0" not in payloads(tmp_path, "parquet")
+    export(topic, tmp_path, "--erase", format="parquet")
+    assert read_back(tmp_path, "parquet") == logged(topic)
+    assert verify(tmp_path)[0]["proved"]
 
 
 @SOME
