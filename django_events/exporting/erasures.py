@@ -9,7 +9,7 @@ which id the log was searched: an event of that key behind it came after the era
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -70,9 +70,10 @@ class Erasures:
     by_key: dict[str, list[_Erased]]
     by_id: list[_ErasedIds]
     interrupted: list[int]
+    without: list[int]  # that can't be applied, and were named to be left out
 
     def __bool__(self) -> bool:
-        return bool(self.by_key or self.by_id)
+        return bool(self.by_key or self.by_id or self.without)
 
     @property
     def last_id(self) -> int:
@@ -124,8 +125,21 @@ class Erasures:
         return [one for name in self.names.of(key) for one in self.by_key.get(name, ())]
 
 
-def found(connection: Connection, log: TopicLog, *, after: int, names: KeyNames) -> Erasures:
-    """The erasures of a topic that a copy lacks; Refused if the keys of one can't be found any more.
+def before_reading(connection: Connection, log: TopicLog) -> int:
+    """The mark of a copy whose first event is read after this; 0 for a role that may not read the records."""
+    try:
+        with connection.transaction():
+            fetch(connection, SQL.let_erasures_begin)
+            [[number]] = fetch(connection, SQL.last_before_reading, topic=log.name, incarnation=log.incarnation)
+    except psycopg.errors.InsufficientPrivilege:
+        return 0
+    return int(number)
+
+
+def found(
+    connection: Connection, log: TopicLog, *, after: int, names: KeyNames, without: Collection[int] = ()
+) -> Erasures:
+    """The erasures of a topic that a copy lacks; Refused if the key of one can't be found, and `without` has it not.
 
     One that was interrupted, or is at work, is left out and named. The mark goes past it, and its record says so: when
     it is done it has another number, and a later run finds it. One that a later one stands in for is left to that.
@@ -140,7 +154,7 @@ def found(connection: Connection, log: TopicLog, *, after: int, names: KeyNames)
             rows = fetch(connection, SQL.erasures, **said)  # some may be done by now
     by_key: dict[str, list[_Erased]] = {}
     by_id: list[_ErasedIds] = []
-    until, interrupted, done = after, list[int](), 0
+    until, interrupted, left_out, done = after, list[int](), list[int](), 0
     for number, at, details in rows:
         until = max(until, number)
         if "closed_by" in details:
@@ -148,7 +162,11 @@ def found(connection: Connection, log: TopicLog, *, after: int, names: KeyNames)
         if "until" not in details:
             interrupted.append(number)
             continue
-        _refuse_forgotten(number, at, details, names)
+        if details.get("key") is not None and details.get("secret") not in names.secrets:
+            if number not in without:
+                raise _forgotten(number, at)
+            left_out.append(number)
+            continue
         done += 1
         metadata = json.dumps({"erased": at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")})
         if (key := details.get("key")) is not None:
@@ -156,7 +174,7 @@ def found(connection: Connection, log: TopicLog, *, after: int, names: KeyNames)
         else:
             firsts, lasts = np.array(details["ranges"], np.int64).T
             by_id.append(_ErasedIds(firsts, lasts, metadata))
-    return Erasures(until, names, done, by_key, by_id, interrupted)
+    return Erasures(until, names, done, by_key, by_id, interrupted, left_out)
 
 
 def newest(connection: Connection, log: TopicLog) -> tuple[int, int]:
@@ -208,10 +226,9 @@ def finish_record(connection: Connection, number: int, details: dict[str, Any]) 
     fetch(connection, SQL.finish_exported_erasure, id=number, details=json.dumps({**details, "finished": True}))
 
 
-def _refuse_forgotten(number: int, at: datetime, details: dict[str, Any], names: KeyNames) -> None:
-    if details.get("key") is not None and details.get("secret") not in names.secrets:
-        raise Refused(
-            f"Erasure {number} of {at:%Y-%m-%d} names its key by a hash that was made with a SECRET_KEY which is not "
-            "in the settings any more, so the key can't be found in what was exported. Put that secret into "
-            "SECRET_KEY_FALLBACKS, and run this again."
-        )
+def _forgotten(number: int, at: datetime) -> Refused:
+    return Refused(
+        f"Erasure {number} of {at:%Y-%m-%d} names its key by a hash that was made with a SECRET_KEY which is not in "
+        "the settings any more, so the key can't be found in what was exported. Put that secret into "
+        f"SECRET_KEY_FALLBACKS, and run this again. If it is lost, erase that key again, and say --without {number}."
+    )

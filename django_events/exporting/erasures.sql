@@ -20,6 +20,23 @@ WHERE i.action = 'erase' AND i.topic = %(topic)s AND i.details ->> 'incarnation'
 ORDER BY i.id
 
 
+-- name: last_before_reading
+-- The number of the last erasure of a topic by now that, with all before it, what is read from now on can't have: 0 if there is none.
+--
+-- On a replica always 0: there a record may be seen before one with a lower number. Parameters: topic (its name), incarnation.
+-- Relies on: a site has few interventions.
+SELECT coalesce(max(i.id), 0)
+FROM (
+    SELECT
+        i.id,
+        bool_and(coalesce(i.details -> 'until', i.details -> 'passed', i.details -> 'closed_by') IS NOT NULL)
+            OVER (ORDER BY i.id) AS is_done
+    FROM django_events_intervention AS i
+    WHERE i.action = 'erase' AND i.topic = %(topic)s AND i.details ->> 'incarnation' = %(incarnation)s
+) AS i
+WHERE i.is_done AND NOT pg_is_in_recovery()
+
+
 -- name: pass_erasures
 -- Note of erasures that are not done that a copy goes past them: one that is at work gets another number when it is done.
 --
@@ -36,7 +53,9 @@ RETURNING i.id
 --
 -- Parameters: id, topic (its name), incarnation.
 -- Relies on: a site has few interventions.
-SELECT count(*) FILTER (WHERE i.id = %(id)s) > 0 AND bool_and(i.details ?| ARRAY['until', 'passed', 'closed_by'])
+SELECT
+    count(*) FILTER (WHERE i.id = %(id)s) > 0
+    AND bool_and(coalesce(i.details -> 'until', i.details -> 'passed', i.details -> 'closed_by') IS NOT NULL)
 FROM django_events_intervention AS i
 WHERE i.action = 'erase' AND i.topic = %(topic)s AND i.details ->> 'incarnation' = %(incarnation)s AND i.id <= %(id)s
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from django_events.exceptions import EventsMissing, Invalid, NotReady, Refused
 from django_events.exporting.erasing import Applied, Erasing
 from django_events.exporting.erasing_files import LEFT_IN_FILES, erase_in_files, refuse_other_files
-from django_events.exporting.erasures import Erasures, refuse_older_database
+from django_events.exporting.erasures import Erasures, before_reading, refuse_older_database
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
 from django_events.exporting.locking import FolderLock, alone
@@ -118,6 +118,8 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
             _refuse_lost(part, logs[part.topic], wanted)
         ranges = [] if wanted.resume else _ranges(found, wanted)
         new = list(_new_parts(ranges, wanted, journal))
+        for name in {part.topic for part in new} - {part.topic for part in journal.planned}:
+            journal.erased[name] = before_reading(connection, logs[name])
         parts += new
         if parts or journal.has_left_over:
             journal.plan(new, wanted.format, wanted.by)

@@ -61,6 +61,7 @@ class DeltaEvents:
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
         self.lost_end = False
         self.left_out = 0
+        self.first_erased = 0
 
     def mark(self) -> Mark | None:
         self._table.update_incremental()
@@ -124,6 +125,8 @@ class DeltaEvents:
     def _saying(self, mark: Mark, *, erased: int | None = None) -> CommitProperties:
         """What a commit sets and says. Of two that set one version, even the same, the second conflicts."""
         said, transactions = {NEXT: str(mark.next)}, [Transaction(_name(self._topic, mark.incarnation), mark.next - 1)]
+        if self._marked(mark) is None and self.first_erased:
+            erased = self.first_erased
         if erased is not None:
             said[ERASED] = str(erased)
             transactions.append(Transaction(_name_of_erasures(self._topic, mark.incarnation), erased))

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from django_events.exceptions import EventsMissing, NotReady, Refused
 from django_events.exporting.erasing import Applied, Erasing
-from django_events.exporting.erasures import newest, refuse_older_database
+from django_events.exporting.erasures import before_reading, newest, refuse_older_database
 from django_events.exporting.export import BEGINNING, END, bytes_per_row, is_compacted, is_the_same, made_anew
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
@@ -269,6 +269,8 @@ class _Run:
         before = table.mark()
         if before is not None and before.next > start:
             raise self._replaced(log)
+        if before is None:
+            table.first_erased = before_reading(self._connection, log)
         for _ in range(CONFLICTS):
             self._refuse_older(log)
             try:

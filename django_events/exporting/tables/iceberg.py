@@ -110,6 +110,7 @@ class IcebergEvents:
         self._allow_loss, self._columns = allow_loss, columns
         self.lost_end = False
         self.left_out = 0
+        self.first_erased = 0
         try:
             self._catalog.create_namespace_if_not_exists(namespace.name)
             self._table = self._opened(incarnation)
@@ -144,9 +145,16 @@ class IcebergEvents:
             columns = columns.after(self._table.schema().as_arrow().field(DATA).type, self.place)
         schema = SCHEMA if columns.typed is None else columns.schema
         table = pa.Table.from_batches(map(columns.conformed, events), schema)
-        said = {INCARNATION: mark.incarnation, NEXT: str(mark.next)}
+        said = self._marking(mark)
         self._commit(lambda change: change.append(table, snapshot_properties=self._saying(said)), said)
         self.lost_end = False
+
+    def _marking(self, mark: Mark) -> dict[str, str]:
+        """The properties that events bring with them."""
+        said = {INCARNATION: mark.incarnation, NEXT: str(mark.next)}
+        if NEXT not in self._table.properties and self.first_erased:
+            said[ERASED] = str(self.first_erased)
+        return said
 
     def _saying(self, said: dict[str, str]) -> dict[str, str]:
         """What a snapshot says: all marks, so that a rollback to before any of them shows."""

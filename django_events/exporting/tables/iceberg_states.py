@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from django_events.exporting.tables.iceberg import MERGED, IcebergEvents, Namespace
 from django_events.exporting.tables.states import GONE, newest
-from django_events.exporting.tables.table import INCARNATION, NEXT, STATES, Mark
+from django_events.exporting.tables.table import NEXT, STATES, Mark
 from django_events.exporting.writing import SCHEMA
 
 
@@ -39,8 +39,7 @@ class IcebergStates(IcebergEvents):
         self._make_ready()
         rows, left_out = newest(events, self._deletes)
         there = rows.filter(pc.invert(rows[GONE.name])).select(SCHEMA.names)
-        said = {INCARNATION: mark.incarnation, NEXT: str(mark.next)}
-        self._replace(self._offsets_of(rows["key"]), there, said)
+        self._replace(self._offsets_of(rows["key"]), there, self._marking(mark))
         self.left_out += left_out
         self.lost_end = False
 

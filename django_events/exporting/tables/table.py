@@ -39,11 +39,13 @@ class EventTable(Protocol):
     """A table of the events of one topic.
 
     `lost_end` is whether its newest rows were deleted, and its history doesn't say so any more: `append` says it again.
-    `left_out` is how many events a table of states could not take, because they have no key.
+    `left_out` is how many events a table of states could not take, because they have no key. `first_erased` is the mark
+    of erasures that the first events bring with them.
     """
 
     lost_end: bool
     left_out: int
+    first_erased: int
 
     def mark(self) -> Mark | None:
         """The mark as it is now; None if the table has none yet. What is appended follows what was seen here.

@@ -55,8 +55,8 @@ def erase(
     ids = sorted(set(ids))
     row = existing(using, topic)
     refuse_unknown(using, row, ids)
-    known_as = None if key is None else _known_as(using, row.name, key)
-    new_key = f"erased-{known_as[:32]}" if known_as is not None and forget_key else None
+    known_as = None if key is None else pseudonyms.digests(row.name, key)[0]
+    new_key = _pseudonym(using, row.name, key) if key is not None and forget_key else None
     erasure = Erasure(
         using=using,
         topic=row,
@@ -78,15 +78,16 @@ def erase(
     return erasure.erased
 
 
-def _known_as(using: str, topic: str, key: str) -> str:
-    """What a key is called in records and pseudonyms: the same each time, until its secret is in the settings no more.
+def _pseudonym(using: str, topic: str, key: str) -> str:
+    """What stands in the place of a key: the same each time, as long as a record tells it by a secret of the settings.
 
-    Without a secret of the site the key can't be found by trying. A key that was erased before keeps the name that it
-    got then, as long as SECRET_KEY_FALLBACKS has the secret of that time.
+    Without a secret of the site the key can't be found by trying. Records name a key by the newest secret, and a former
+    pseudonym goes from one to the next.
     """
     names = pseudonyms.digests(topic, key)
     records = models.Intervention.objects.using(using).filter(action="erase", topic=topic, details__key__in=names)
-    return next(iter(records.order_by("pk").values_list("details__key", flat=True)[:1]), names[0])
+    known = records.exclude(details__new_key=None).order_by("pk").values_list("details__new_key", flat=True)
+    return next(iter(known[:1]), f"erased-{names[0][:32]}")
 
 
 def _erase(erasure: Erasure) -> None:
@@ -133,9 +134,8 @@ def _said(erasure: Erasure) -> dict[str, Any]:
             "count": len(erasure.ids),
             "ranges": _ranges(erasure.ids),
         }
-    known_as = erasure.erased.key
-    made_with = dict(zip(pseudonyms.digests(erasure.topic.name, erasure.key), pseudonyms.secret_names(), strict=True))
-    return said | {"key": known_as, "new_key": erasure.new_key, "secret": made_with[known_as or ""]}
+    newest = pseudonyms.secret_names()[0]
+    return said | {"key": erasure.erased.key, "new_key": erasure.new_key, "secret": newest}
 
 
 def _ranges(ids: Sequence[int]) -> list[list[int]]:

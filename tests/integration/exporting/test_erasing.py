@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from django.core.management import CommandError
 from django.db import connection, connections, transaction
 from django.test import override_settings
+from psycopg.conninfo import make_conninfo
 
 from django_events import Draft, publish_many
 from django_events.exporting import erasing_files
@@ -27,11 +28,12 @@ from django_events.exporting.tables import erasing
 from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
 from django_events.management.commands import export_events
-from django_events.models import Intervention
+from django_events.models import Intervention, Topic
 from django_events.operating.erasing import api, pseudonyms
 from django_events.operations import erase
 from django_events.reading import topics
 from django_events.reading.dsn import Dsn, fetch
+from django_events.statements import log_table
 from tests.faults.test_exports import started
 from tests.integration.exporting.test_comparing import export, verify
 from tests.integration.exporting.test_table_exports import set_back, table_of
@@ -424,6 +426,114 @@ def test_a_key_whose_secret_is_gone_is_refused(log: Log, tmp_path: Path, setting
     ):
         export(topic, tmp_path, "--erase", format="delta")
     with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[former]):
+        export(topic, tmp_path, "--erase", format="delta")
+    assert read_back(tmp_path, "delta") == logged(topic)
+
+
+@pytest.mark.parametrize(
+    ("format", "words"),
+    [
+        ("delta", []),
+        ("parquet", []),
+        ("iceberg", []),
+        pytest.param("delta", ["--upsert"], marks=pytest.mark.slow),
+        pytest.param("iceberg", ["--upsert"], marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.requirement("X15")
+def test_a_new_place_needs_no_erasure_from_before_it(log: Log, tmp_path: Path, format: str, words: list[str]) -> None:
+    """Its events are read when they are blank, so neither the secret of then is needed, nor a look at all keys."""
+    topic = log(*drafts(10))
+    erase(topic, key="k0", reason="asked for")
+    with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[]):
+        assert "blanked" not in export(topic, tmp_path, "--erase", *words, format=format)
+        erase(topic, key="k1", reason="asked for")
+        more(topic, drafts(5))
+        assert "by 1 erasure: " in export(topic, tmp_path, "--erase", *words, format=format)
+        erase(topic, key="k2", reason="asked for")
+        assert "by 1 erasure: " in export(topic, tmp_path, "--erase", *words, format=format)
+    if not words:
+        assert read_back(tmp_path, format) == logged(topic)
+        assert verify(tmp_path)[0]["proved"]
+
+
+@pytest.mark.requirement("X15")
+def test_a_new_place_is_told_of_an_erasure_that_was_at_work_when_it_was_read(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(10))
+    erase(topic, key="k1", reason="asked for")
+    search = api._erase
+
+    def slow(erasure: Any) -> None:
+        monkeypatch.undo()
+        erase(topic, key="k2", reason="asked for")
+        export(topic, tmp_path, format="delta")
+        search(erasure)
+
+    monkeypatch.setattr(api, "_erase", slow)
+    erase(topic, key="k0", reason="asked for")
+
+    assert f"{SECRET}0" in payloads(tmp_path, "delta")
+    export(topic, tmp_path, "--erase", format="delta")
+    assert read_back(tmp_path, "delta") == logged(topic)
+
+
+def test_a_role_that_only_reads_the_log_makes_a_new_place(
+    log: Log, tmp_path: Path, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(10))
+    erase(topic, key="k0", reason="asked for")
+    role, number = f"reads_only_{os.getpid()}", Topic.objects.get(name=str(topic)).pk
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'Sesame'")
+        cursor.execute(f"GRANT SELECT ON django_events_topic, django_events_topichead, {log_table(number)} TO {role}")
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(export_events, "dsn_of", lambda using: make_conninfo(dsn, user=role, password="Sesame"))
+            export(topic, tmp_path, format="delta")
+        assert "by 1 erasure: 0." in export(topic, tmp_path, "--erase", format="delta")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP OWNED BY {role}")
+            cursor.execute(f"DROP ROLE {role}")
+    assert read_back(tmp_path, "delta") == logged(topic)
+
+
+def test_an_erasure_whose_secret_is_lost_is_left_out_by_its_number(log: Log, tmp_path: Path) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format="delta")
+    erase(topic, key="k0", reason="asked for")
+    first = Intervention.objects.get(action="erase").pk
+    with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[]):
+        erase(topic, key="k0", reason="asked for")
+        assert f"say --without {first}." in tried(topic, tmp_path, "--erase", format="delta")
+        assert f"say --without {first}." in tried(topic, tmp_path, "--erase", "--without", first + 1, format="delta")
+        assert "by 1 erasure: 6." in export(topic, tmp_path, "--erase", "--without", first, format="delta")
+        assert read_back(tmp_path, "delta") == logged(topic)
+        assert "blanked" not in export(topic, tmp_path, "--erase", format="delta")
+    assert Intervention.objects.get(action="erase_exported").details["without"] == [first]
+    assert "--without is for --erase" in tried(topic, tmp_path, "--without", first, format="delta")
+
+
+def test_an_erasure_that_can_be_applied_is_applied_even_if_it_is_to_be_left_out(log: Log, tmp_path: Path) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format="delta")
+    erase(topic, key="k0", reason="asked for")
+    number = Intervention.objects.get(action="erase").pk
+    export(topic, tmp_path, "--erase", "--without", number, format="delta")
+    assert f"{SECRET}0" not in payloads(tmp_path, "delta")
+
+
+def test_an_erasure_that_is_said_again_under_the_newest_secret_needs_the_former_one_no_more(
+    log: Log, tmp_path: Path, settings: Any
+) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format="delta")
+    erase(topic, key="k0", reason="asked for")
+    with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[settings.SECRET_KEY]):
+        erase(topic, key="k0", reason="asked for")
+    with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[]):
         export(topic, tmp_path, "--erase", format="delta")
     assert read_back(tmp_path, "delta") == logged(topic)
 
