@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from django_events.reading.topics import TopicLog
 from django_events.statements import beside
 
 SQL = beside(__name__)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 REPLACED = pa.schema([("offset", pa.int64()), ("key", pa.string()), ("metadata", pa.string())])
 
@@ -35,6 +36,16 @@ class KeyNames(NamedTuple):
 
     secrets: Sequence[str]
     of: Callable[[str], Iterable[str]]
+
+
+class LastErasure(NamedTuple):
+    """The mark of a copy: the number of an erasure, and when it began, in microseconds since 1970.
+
+    A database that was restored gives a number again, but to an erasure of another time.
+    """
+
+    number: int = 0
+    at: int = 0
 
 
 class _Erased(NamedTuple):
@@ -62,9 +73,9 @@ class _ErasedIds:
 
 @dataclass(frozen=True)
 class Erasures:
-    """Those that a copy lacks. `until` is the number of the last one, behind which the next look begins."""
+    """Those that a copy lacks. `last` is the last one, behind which the next look begins."""
 
-    until: int
+    last: LastErasure
     names: KeyNames
     number: int  # how many they are
     by_key: dict[str, list[_Erased]]
@@ -74,6 +85,10 @@ class Erasures:
 
     def __bool__(self) -> bool:
         return bool(self.by_key or self.by_id or self.without)
+
+    @property
+    def until(self) -> int:
+        return self.last.number
 
     @property
     def last_id(self) -> int:
@@ -125,15 +140,15 @@ class Erasures:
         return [one for name in self.names.of(key) for one in self.by_key.get(name, ())]
 
 
-def before_reading(connection: Connection, log: TopicLog) -> int:
-    """The mark of a copy whose first event is read after this; 0 for a role that may not read the records."""
+def before_reading(connection: Connection, log: TopicLog) -> LastErasure:
+    """The mark of a copy whose first event is read after this; none for a role that may not read the records."""
     try:
         with connection.transaction():
             fetch(connection, SQL.let_erasures_begin)
-            [[number]] = fetch(connection, SQL.last_before_reading, topic=log.name, incarnation=log.incarnation)
+            found = fetch(connection, SQL.last_before_reading, topic=log.name, incarnation=log.incarnation)
     except psycopg.errors.InsufficientPrivilege:
-        return 0
-    return int(number)
+        found = []
+    return LastErasure(found[0][0], _microseconds(found[0][1])) if found else LastErasure()
 
 
 def found(
@@ -154,9 +169,10 @@ def found(
             rows = fetch(connection, SQL.erasures, **said)  # some may be done by now
     by_key: dict[str, list[_Erased]] = {}
     by_id: list[_ErasedIds] = []
-    until, interrupted, left_out, done = after, list[int](), list[int](), 0
+    last, interrupted, left_out, done = LastErasure(after), list[int](), list[int](), 0
     for number, at, details in rows:
-        until = max(until, number)
+        if number > after:
+            last = LastErasure(number, _microseconds(at))
         if "closed_by" in details:
             continue
         if "until" not in details:
@@ -174,7 +190,7 @@ def found(
         else:
             firsts, lasts = np.array(details["ranges"], np.int64).T
             by_id.append(_ErasedIds(firsts, lasts, metadata))
-    return Erasures(until, names, done, by_key, by_id, interrupted, left_out)
+    return Erasures(last, names, done, by_key, by_id, interrupted, left_out)
 
 
 def newest(connection: Connection, log: TopicLog) -> tuple[int, int]:
@@ -189,13 +205,14 @@ def pending(connection: Connection, log: TopicLog, *, after: int) -> bool:
     return bool(rows)
 
 
-def refuse_older_database(connection: Connection, log: TopicLog, erased: int, place: str) -> None:
+def refuse_older_database(connection: Connection, log: TopicLog, erased: LastErasure, place: str) -> None:
     """EventsMissing if the database doesn't know of an erasure that is applied: it would bring back what was erased."""
-    [[is_done]] = fetch(connection, SQL.erasure_is_done, id=erased, topic=log.name, incarnation=log.incarnation)
-    if not is_done:
+    said = {"topic": log.name, "incarnation": log.incarnation}
+    [[at, are_done]] = fetch(connection, SQL.erasure_is_done, id=erased.number, **said)
+    if at is None or _microseconds(at) != erased.at or not are_done:
         raise EventsMissing(
-            f"The database is older than {place}: erasure {erased} is applied there, and not in this database, whose "
-            "events would bring back what was erased. If this is a replica that is behind, wait for it. After a "
+            f"The database is older than {place}: erasure {erased.number} is applied there, and not in this database, "
+            "whose events would bring back what was erased. If this is a replica that is behind, wait for it. After a "
             "restore, erase again, and export to another place."
         )
 
@@ -224,6 +241,10 @@ def _noting() -> Iterator[None]:
 def finish_record(connection: Connection, number: int, details: dict[str, Any]) -> None:
     """Note what came of it."""
     fetch(connection, SQL.finish_exported_erasure, id=number, details=json.dumps({**details, "finished": True}))
+
+
+def _microseconds(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(microseconds=1)
 
 
 def _forgotten(number: int, at: datetime) -> Refused:

@@ -21,20 +21,23 @@ ORDER BY i.id
 
 
 -- name: last_before_reading
--- The number of the last erasure of a topic by now that, with all before it, what is read from now on can't have: 0 if there is none.
+-- The number of the last erasure of a topic by now that, with all before it, what is read from now on can't have.
 --
--- On a replica always 0: there a record may be seen before one with a lower number. Parameters: topic (its name), incarnation.
+-- With its time. On a replica always none: there a record may be seen before one with a lower number. Parameters: topic (its name), incarnation.
 -- Relies on: a site has few interventions.
-SELECT coalesce(max(i.id), 0)
+SELECT i.id, i.at
 FROM (
     SELECT
         i.id,
+        i.at,
         bool_and(coalesce(i.details -> 'until', i.details -> 'passed', i.details -> 'closed_by') IS NOT NULL)
             OVER (ORDER BY i.id) AS is_done
     FROM django_events_intervention AS i
     WHERE i.action = 'erase' AND i.topic = %(topic)s AND i.details ->> 'incarnation' = %(incarnation)s
 ) AS i
 WHERE i.is_done AND NOT pg_is_in_recovery()
+ORDER BY i.id DESC
+LIMIT 1
 
 
 -- name: pass_erasures
@@ -49,13 +52,14 @@ RETURNING i.id
 
 
 -- name: erasure_is_done
--- Whether this database has done an erasure in its log, and all before it: a replica that is behind, or one that was restored, has not.
+-- When an erasure began (null if it isn't known), and whether this database has done it in its log, with all before it.
 --
+-- A replica that is behind, or a database that was restored, has not, or has another one of that number.
 -- Parameters: id, topic (its name), incarnation.
 -- Relies on: a site has few interventions.
 SELECT
-    count(*) FILTER (WHERE i.id = %(id)s) > 0
-    AND bool_and(coalesce(i.details -> 'until', i.details -> 'passed', i.details -> 'closed_by') IS NOT NULL)
+    max(i.at) FILTER (WHERE i.id = %(id)s),
+    bool_and(coalesce(i.details -> 'until', i.details -> 'passed', i.details -> 'closed_by') IS NOT NULL)
 FROM django_events_intervention AS i
 WHERE i.action = 'erase' AND i.topic = %(topic)s AND i.details ->> 'incarnation' = %(incarnation)s AND i.id <= %(id)s
 

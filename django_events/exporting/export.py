@@ -103,7 +103,7 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
         for topic in found:
             journal.refuse_other_topic(topic.name, topic.incarnation)
             _refuse_older(topic, wanted, journal)
-            if erased := journal.erased.get(topic.name):
+            if (erased := journal.last_erasure(topic.name)).number:
                 refuse_older_database(connection, topic, erased, wanted.path)
         wanted = replace(
             wanted,
@@ -119,7 +119,7 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
         ranges = [] if wanted.resume else _ranges(found, wanted)
         new = list(_new_parts(ranges, wanted, journal))
         for name in {part.topic for part in new} - {part.topic for part in journal.planned}:
-            journal.erased[name] = before_reading(connection, logs[name])
+            journal.note_erased(name, before_reading(connection, logs[name]))
         parts += new
         if parts or journal.has_left_over:
             journal.plan(new, wanted.format, wanted.by)
@@ -152,7 +152,7 @@ def _erase(found: list[TopicLog], wanted: Export, erasing: Erasing, journal: Par
             if not journal.run:
                 journal.begin(wanted.format, wanted.by)
             done = erase_in_files(journal, wanted.path, topic.name, erasures)
-            journal.finish_erasing(topic.name, erasures.until)
+            journal.finish_erasing(topic.name, erasures.last)
             return {"rows": done.rows, "files": done.files, "left": LEFT_IN_FILES.format(path=wanted.path)}
 
         after = journal.erased.get(topic.name, 0)

@@ -18,6 +18,7 @@ from pyarrow.fs import FileSelector, PyFileSystem
 
 from django_events.exceptions import Refused
 from django_events.exporting.blanking import LEFT
+from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data, split
 from django_events.exporting.tables.table import (
@@ -61,7 +62,7 @@ class DeltaEvents:
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
         self.lost_end = False
         self.left_out = 0
-        self.first_erased = 0
+        self.first_erased = LastErasure()
 
     def mark(self) -> Mark | None:
         self._table.update_incremental()
@@ -122,14 +123,15 @@ class DeltaEvents:
                 raise failed[0] from None
             raise
 
-    def _saying(self, mark: Mark, *, erased: int | None = None) -> CommitProperties:
+    def _saying(self, mark: Mark, *, erased: LastErasure | None = None) -> CommitProperties:
         """What a commit sets and says. Of two that set one version, even the same, the second conflicts."""
         said, transactions = {NEXT: str(mark.next)}, [Transaction(_name(self._topic, mark.incarnation), mark.next - 1)]
-        if self._marked(mark) is None and self.first_erased:
+        if self._marked(mark) is None and self.first_erased.number:
             erased = self.first_erased
         if erased is not None:
-            said[ERASED] = str(erased)
-            transactions.append(Transaction(_name_of_erasures(self._topic, mark.incarnation), erased))
+            said[ERASED] = str(erased.number)
+            transactions.append(Transaction(_name_of_erasures(self._topic, mark.incarnation), erased.number))
+            transactions.append(Transaction(_name_of_times(self._topic, mark.incarnation), erased.at))
         return CommitProperties(custom_metadata=said, app_transactions=transactions)
 
     def _marked(self, mark: Mark) -> int | None:
@@ -138,6 +140,10 @@ class DeltaEvents:
 
     def erased(self) -> int:
         return self._table.transaction_version(_name_of_erasures(self._topic, self._made_for())) or 0
+
+    def last_erasure(self) -> LastErasure:
+        at = self._table.transaction_version(_name_of_times(self._topic, self._made_for()))
+        return LastErasure(self.erased(), at or 0)
 
     def version(self) -> int:
         return self._table.version()
@@ -174,8 +180,8 @@ class DeltaEvents:
             raise Conflict(str(error)) from error
         return int(done["num_target_rows_updated"])
 
-    def say_erased(self, number: int, mark: Mark) -> None:
-        self._append([], self._saying(mark, erased=number))
+    def say_erased(self, last: LastErasure, mark: Mark) -> None:
+        self._append([], self._saying(mark, erased=last))
 
     def compact(self, target_size: int) -> int:
         self._table.update_incremental()
@@ -294,6 +300,11 @@ def _name(topic: str, incarnation: str) -> str:
 
 def _name_of_erasures(topic: str, incarnation: str) -> str:
     return f"django_events erasures/{topic}/{incarnation}"
+
+
+def _name_of_times(topic: str, incarnation: str) -> str:
+    """Of when the last erasure began: a version is a number, and nothing else."""
+    return f"django_events times of erasures/{topic}/{incarnation}"
 
 
 def _quoted(name: str) -> str:

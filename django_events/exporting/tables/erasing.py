@@ -37,7 +37,7 @@ def erase_in_table(table: EventTable, topic: str, format: str, erasures: Erasure
                 rows += table.blank(some, mark)
                 commits += 1
             if erasures.until > table.erased():
-                table.say_erased(erasures.until, mark)
+                table.say_erased(erasures.last, mark)
         except Conflict:
             continue
         return {"rows": rows, "commits": commits, "left": LEFT_IN[format].format(topic=topic, version=table.version())}

@@ -11,6 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from django_events.exceptions import Refused
+from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns, told
 from django_events.exporting.writing import SCHEMA
 from django_events.reading.typed.evolution import evolved, plain
@@ -19,6 +20,7 @@ INCARNATION = "django-events.incarnation"  # a property of the table
 COLUMNS = "django-events.columns"  # what its values are typed as, if they are
 NEXT = "django-events.next"  # what a commit calls its mark, where people and `mark()` look what happened
 ERASED = "django-events.erased"  # the same of the erasures that are applied
+ERASED_AT = "django-events.erased-at"  # and when the last of them began
 KIND = "django-events.kind"  # a property of the table, where it isn't a table of events
 EVENTS, STATES = "events", "states"
 
@@ -45,7 +47,7 @@ class EventTable(Protocol):
 
     lost_end: bool
     left_out: int
-    first_erased: int
+    first_erased: LastErasure
 
     def mark(self) -> Mark | None:
         """The mark as it is now; None if the table has none yet. What is appended follows what was seen here.
@@ -67,6 +69,9 @@ class EventTable(Protocol):
     def erased(self) -> int:
         """Up to which erasure rows are blanked, as `mark` has seen it; 0 if none was applied."""
 
+    def last_erasure(self) -> LastErasure:
+        """The same, with when that erasure began."""
+
     def version(self) -> int:
         """The number of the version that `mark` has seen."""
 
@@ -80,7 +85,7 @@ class EventTable(Protocol):
         Conflict if another commit came first.
         """
 
-    def say_erased(self, number: int, mark: Mark) -> None:
+    def say_erased(self, last: LastErasure, mark: Mark) -> None:
         """Set the mark of erasures, in a commit like those of `blank`."""
 
     def compact(self, target_size: int) -> int:

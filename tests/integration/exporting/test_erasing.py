@@ -559,6 +559,27 @@ def test_a_database_that_is_older_than_an_erasure_is_refused(log: Log, tmp_path:
     assert len(read_back(tmp_path, format)) == 30
 
 
+@ALL
+@pytest.mark.requirement("X15")
+def test_a_database_that_was_restored_and_gives_numbers_again_is_refused(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format=format)
+    erase(topic, key="k0", reason="asked for")
+    export(topic, tmp_path, "--erase", format=format)
+    number = Intervention.objects.get(action="erase").pk
+    Intervention.objects.all().delete()
+    with connection.cursor() as cursor:
+        sequence = "pg_get_serial_sequence('django_events_intervention', 'id')"
+        cursor.execute(f"SELECT setval({sequence}, %s, false)", [number])
+    erase(topic, key="k1", reason="asked for")
+    assert Intervention.objects.get(action="erase").pk == number
+
+    assert f"erasure {number} is applied there" in tried(topic, tmp_path, "--erase", format=format)
+    Intervention.objects.filter(pk=number).update(topic="another")
+    more(topic, drafts(1))
+    assert f"erasure {number} is applied there" in tried(topic, tmp_path, format=format)
+
+
 @pytest.mark.parametrize("format", ["delta", ICEBERG])
 @pytest.mark.requirement("X15")
 def test_a_table_that_was_set_back_to_before_an_erasure_is_refused(log: Log, tmp_path: Path, format: str) -> None:
