@@ -13,7 +13,10 @@ ROWS_PER_COMMIT = 50_000
 TRIES = 20  # for commits of others, which come first
 
 LEFT_IN = {
-    "delta": "Versions of {topic} before {version} have the rows as they were, until VACUUM removes their files.",
+    "delta": (
+        "Versions of {topic} before {version} have the rows as they were, until VACUUM removes their files. If its "
+        "delta.dataSkippingStatsColumns has key, the log has keys in its statistics until its old commits go."
+    ),
     "iceberg": (
         "Snapshots of {topic} before {version} have the rows as they were, until expire_snapshots and "
         "remove_orphan_files remove their files."

@@ -593,6 +593,22 @@ def test_a_table_that_was_set_back_to_before_an_erasure_is_refused(log: Log, tmp
         export(topic, tmp_path, "--erase", format=format)
 
 
+@pytest.mark.parametrize("words", [[], ["--upsert"]])
+def test_a_key_that_was_forgotten_is_nowhere_in_a_delta_table_after_vacuum(
+    log: Log, tmp_path: Path, words: list[str]
+) -> None:
+    topic = log(*(Draft(value={"n": n}, key=f"ada{n}@example.org") for n in range(4)))
+    export(topic, tmp_path, "--part", 2, *words, format="delta")
+    for n in (0, 3):
+        erase(topic, key=f"ada{n}@example.org", reason="asked for", forget_key=True)
+    assert "dataSkippingStatsColumns" in export(topic, tmp_path, "--erase", *words, format="delta")
+
+    DeltaTable(f"{tmp_path}/{topic}").vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert not [file for file in files for n in (0, 3) if f"ada{n}@example".encode() in file.read_bytes()]
+
+
 @pytest.mark.slow
 @TABLES
 def test_other_tools_may_remove_what_older_versions_have(log: Log, tmp_path: Path, format: str) -> None:
