@@ -15,10 +15,14 @@ from django_events.reading.topics import TopicLog
 
 @dataclass(frozen=True, kw_only=True)
 class Erasing:
-    """That erasures are to be applied: how records call the keys of a topic, and who does it, for the record."""
+    """That erasures are to be applied: how records call the keys of a topic, and who does it, for the record.
+
+    `without` are the numbers of some that are left out where their keys can't be found.
+    """
 
     names: Callable[[str], KeyNames]
     by: str
+    without: tuple[int, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -44,13 +48,15 @@ class Applied:
 
         `work` answers with what it did: `rows`, and where there is something that it can't reach, `left`.
         """
-        erasures = found(connection, log, after=after, names=wanted.names(log.name))
+        erasures = found(connection, log, after=after, names=wanted.names(log.name), without=wanted.without)
         self.interrupted.pop(log.name, None)  # a follower looks again and again
         if erasures.interrupted:
             self.interrupted[log.name] = erasures.interrupted
         if not erasures:
             return
         said = {"place": place, "from": after, "until": erasures.until}
+        if erasures.without:
+            said["without"] = erasures.without
         number = begin_record(connection, log, wanted.by, said)
         done = work(erasures)
         finish_record(connection, number, dict(done))

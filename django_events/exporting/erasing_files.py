@@ -2,7 +2,7 @@
 
 A reader that has the old file open reads it to its end; there is no moment without the file. A process that was frozen
 can't put back what another one has erased since: what it writes is in the folder of its attempt, which the next run
-removes before it looks at any file.
+removes before it looks at any file. If that run has begun before the folder was there, this one sees it and ends.
 """
 
 import os
@@ -51,6 +51,7 @@ def erase_in_files(journal: Parts, root: str, topic: str, erasures: Erasures) ->
     done, attempt = ErasedInFiles(), journal.attempt()
     place = Path(split(journal.place_of(attempt))[2])
     place.mkdir(parents=True)
+    journal.refuse_replaced()  # a run that began before the folder was there has not cleared it
     try:
         for file in list(_files(journal, root, topic, erasures.last_id)):
             if rows := _erase(file, place, erasures):

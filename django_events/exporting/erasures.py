@@ -9,9 +9,10 @@ which id the log was searched: an event of that key behind it came after the era
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from django_events.reading.topics import TopicLog
 from django_events.statements import beside
 
 SQL = beside(__name__)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 REPLACED = pa.schema([("offset", pa.int64()), ("key", pa.string()), ("metadata", pa.string())])
 
@@ -34,6 +36,16 @@ class KeyNames(NamedTuple):
 
     secrets: Sequence[str]
     of: Callable[[str], Iterable[str]]
+
+
+class LastErasure(NamedTuple):
+    """The mark of a copy: the number of an erasure, and when it began, in microseconds since 1970.
+
+    A database that was restored gives a number again, but to an erasure of another time.
+    """
+
+    number: int = 0
+    at: int = 0
 
 
 class _Erased(NamedTuple):
@@ -61,17 +73,22 @@ class _ErasedIds:
 
 @dataclass(frozen=True)
 class Erasures:
-    """Those that a copy lacks. `until` is the number of the last one, and of all before it; `first_id` the least id."""
+    """Those that a copy lacks. `last` is the last one, behind which the next look begins."""
 
-    until: int
+    last: LastErasure
     names: KeyNames
     number: int  # how many they are
     by_key: dict[str, list[_Erased]]
     by_id: list[_ErasedIds]
     interrupted: list[int]
+    without: list[int]  # that can't be applied, and were named to be left out
 
     def __bool__(self) -> bool:
-        return bool(self.by_key or self.by_id)
+        return bool(self.by_key or self.by_id or self.without)
+
+    @property
+    def until(self) -> int:
+        return self.last.number
 
     @property
     def last_id(self) -> int:
@@ -123,24 +140,49 @@ class Erasures:
         return [one for name in self.names.of(key) for one in self.by_key.get(name, ())]
 
 
-def found(connection: Connection, log: TopicLog, *, after: int, names: KeyNames) -> Erasures:
-    """The erasures of a topic that a copy lacks; Refused if the keys of one can't be found any more.
+def before_reading(connection: Connection, log: TopicLog) -> LastErasure:
+    """The mark of a copy whose first event is read after this; none for a role that may not read the records."""
+    try:
+        with connection.transaction():
+            fetch(connection, SQL.let_erasures_begin)
+            found = fetch(connection, SQL.last_before_reading, topic=log.name, incarnation=log.incarnation)
+    except psycopg.errors.InsufficientPrivilege:
+        found = []
+    return LastErasure(found[0][0], _microseconds(found[0][1])) if found else LastErasure()
 
-    One that was interrupted, or is at work, is left out and named, and the mark stays before it, so that a later run
-    finds it. Where a later one was of the same events, it isn't waited for.
+
+def found(
+    connection: Connection, log: TopicLog, *, after: int, names: KeyNames, without: Collection[int] = ()
+) -> Erasures:
+    """The erasures of a topic that a copy lacks; Refused if the key of one can't be found, and `without` has it not.
+
+    One that was interrupted, or is at work, is left out and named. The mark goes past it, and its record says so: when
+    it is done it has another number, and a later run finds it. One that a later one stands in for is left to that.
     """
+    said = {"topic": log.name, "incarnation": log.incarnation, "after": after}
     with connection.transaction():
         fetch(connection, SQL.let_erasures_begin)
-        rows = fetch(connection, SQL.erasures, topic=log.name, incarnation=log.incarnation, after=after)
+        rows = fetch(connection, SQL.erasures, **said)
+        if not_done := [number for number, _, details in rows if not details.keys() & {"until", "passed", "closed_by"}]:
+            with _noting():
+                fetch(connection, SQL.pass_erasures, numbers=not_done)
+            rows = fetch(connection, SQL.erasures, **said)  # some may be done by now
     by_key: dict[str, list[_Erased]] = {}
     by_id: list[_ErasedIds] = []
-    until, interrupted, done = after, list[int](), 0
+    last, interrupted, left_out, done = LastErasure(after), list[int](), list[int](), 0
     for number, at, details in rows:
-        if "until" not in details:
-            if not _is_said_again(details, [later for _, _, later in rows if "until" in later]):
-                interrupted.append(number)
+        if number > after:
+            last = LastErasure(number, _microseconds(at))
+        if "closed_by" in details:
             continue
-        _refuse_forgotten(number, at, details, names)
+        if "until" not in details:
+            interrupted.append(number)
+            continue
+        if details.get("key") is not None and details.get("secret") not in names.secrets:
+            if number not in without:
+                raise _forgotten(number, at)
+            left_out.append(number)
+            continue
         done += 1
         metadata = json.dumps({"erased": at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")})
         if (key := details.get("key")) is not None:
@@ -148,9 +190,7 @@ def found(connection: Connection, log: TopicLog, *, after: int, names: KeyNames)
         else:
             firsts, lasts = np.array(details["ranges"], np.int64).T
             by_id.append(_ErasedIds(firsts, lasts, metadata))
-        if not interrupted:
-            until = number
-    return Erasures(until, names, done, by_key, by_id, interrupted)
+    return Erasures(last, names, done, by_key, by_id, interrupted, left_out)
 
 
 def newest(connection: Connection, log: TopicLog) -> tuple[int, int]:
@@ -165,13 +205,14 @@ def pending(connection: Connection, log: TopicLog, *, after: int) -> bool:
     return bool(rows)
 
 
-def refuse_older_database(connection: Connection, erased: int, place: str) -> None:
+def refuse_older_database(connection: Connection, log: TopicLog, erased: LastErasure, place: str) -> None:
     """EventsMissing if the database doesn't know of an erasure that is applied: it would bring back what was erased."""
-    [[is_done]] = fetch(connection, SQL.erasure_is_done, id=erased)
-    if not is_done:
+    said = {"topic": log.name, "incarnation": log.incarnation}
+    [[at, are_done]] = fetch(connection, SQL.erasure_is_done, id=erased.number, **said)
+    if at is None or _microseconds(at) != erased.at or not are_done:
         raise EventsMissing(
-            f"The database is older than {place}: erasure {erased} is applied there, and not in this database, whose "
-            "events would bring back what was erased. If this is a replica that is behind, wait for it. After a "
+            f"The database is older than {place}: erasure {erased.number} is applied there, and not in this database, "
+            "whose events would bring back what was erased. If this is a replica that is behind, wait for it. After a "
             "restore, erase again, and export to another place."
         )
 
@@ -179,15 +220,22 @@ def refuse_older_database(connection: Connection, erased: int, place: str) -> No
 def begin_record(connection: Connection, log: TopicLog, by: str, details: dict[str, Any]) -> int:
     """Note in the database that this is going to be done."""
     said = json.dumps({**details, "finished": False})
-    try:
+    with _noting():
         [[number]] = fetch(connection, SQL.begin_exported_erasure, by=by[:200], topic=log.name, details=said)
+    return int(number)
+
+
+@contextmanager
+def _noting() -> Iterator[None]:
+    """What is noted in the database; NotReady if that can't be."""
+    try:
+        yield
     except (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege) as error:
         raise NotReady(
             f"--erase notes in the database what it does, and that was refused: {str(error).splitlines()[0]}. Name the "
             "primary's alias by --database, as a role that has the rights of an operator: manage.py events grants "
             "--role operator"
         ) from error
-    return int(number)
 
 
 def finish_record(connection: Connection, number: int, details: dict[str, Any]) -> None:
@@ -195,16 +243,13 @@ def finish_record(connection: Connection, number: int, details: dict[str, Any]) 
     fetch(connection, SQL.finish_exported_erasure, id=number, details=json.dumps({**details, "finished": True}))
 
 
-def _is_said_again(details: dict[str, Any], done: list[dict[str, Any]]) -> bool:
-    """Whether an erasure of the same events was done later."""
-    same = ("key", "new_key", "ranges")
-    return any(all(one.get(name) == details.get(name) for name in same) for one in done)
+def _microseconds(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(microseconds=1)
 
 
-def _refuse_forgotten(number: int, at: datetime, details: dict[str, Any], names: KeyNames) -> None:
-    if details.get("key") is not None and details.get("secret") not in names.secrets:
-        raise Refused(
-            f"Erasure {number} of {at:%Y-%m-%d} names its key by a hash that was made with a SECRET_KEY which is not "
-            "in the settings any more, so the key can't be found in what was exported. Put that secret into "
-            "SECRET_KEY_FALLBACKS, and run this again."
-        )
+def _forgotten(number: int, at: datetime) -> Refused:
+    return Refused(
+        f"Erasure {number} of {at:%Y-%m-%d} names its key by a hash that was made with a SECRET_KEY which is not in "
+        "the settings any more, so the key can't be found in what was exported. Put that secret into "
+        f"SECRET_KEY_FALLBACKS, and run this again. If it is lost, erase that key again, and say --without {number}."
+    )

@@ -8,27 +8,60 @@ SELECT
 
 
 -- name: erasures
--- The erasures of a topic behind one of them, in the order in which they began.
+-- The erasures of a topic behind one of them, in the order in which they began, and all that are not done.
 --
--- Those of a topic of that name that was removed are left out by its incarnation. Parameters: topic (its name),
+-- `closed_by` names a later one that stands in for it. Those of a topic of that name that was removed are left out by its incarnation. Parameters: topic (its name),
 -- incarnation, after (the number of the last one that is known).
--- Relies on: the primary key of django_events_intervention.
+-- Relies on: a site has few interventions.
 SELECT i.id, i.at, i.details
 FROM django_events_intervention AS i
-WHERE i.id > %(after)s AND i.action = 'erase' AND i.topic = %(topic)s
-    AND i.details ->> 'incarnation' = %(incarnation)s
+WHERE i.action = 'erase' AND i.topic = %(topic)s AND i.details ->> 'incarnation' = %(incarnation)s
+    AND (i.id > %(after)s OR (i.details -> 'until' IS NULL AND i.details -> 'closed_by' IS NULL))
 ORDER BY i.id
 
 
--- name: erasure_is_done
--- Whether this database has done an erasure in its log: a replica that is behind, or one that was restored, has not.
+-- name: last_before_reading
+-- The number of the last erasure of a topic by now that, with all before it, what is read from now on can't have.
 --
--- Parameters: id.
+-- With its time. On a replica always none: there a record may be seen before one with a lower number. Parameters: topic (its name), incarnation.
+-- Relies on: a site has few interventions.
+SELECT i.id, i.at
+FROM (
+    SELECT
+        i.id,
+        i.at,
+        bool_and(coalesce(i.details -> 'until', i.details -> 'passed', i.details -> 'closed_by') IS NOT NULL)
+            OVER (ORDER BY i.id) AS is_done
+    FROM django_events_intervention AS i
+    WHERE i.action = 'erase' AND i.topic = %(topic)s AND i.details ->> 'incarnation' = %(incarnation)s
+) AS i
+WHERE i.is_done AND NOT pg_is_in_recovery()
+ORDER BY i.id DESC
+LIMIT 1
+
+
+-- name: pass_erasures
+-- Note of erasures that are not done that a copy goes past them: one that is at work gets another number when it is done.
+--
+-- What of them is done by now is left as it is. The other side is `_say_blank` of operating/erasing. Parameters: numbers.
 -- Relies on: the primary key of django_events_intervention.
-SELECT EXISTS (
-    SELECT FROM django_events_intervention AS i
-    WHERE i.id = %(id)s AND i.action = 'erase' AND i.details -> 'until' IS NOT NULL
-)
+UPDATE django_events_intervention AS i
+SET details = i.details || jsonb_build_object('passed', true)
+WHERE i.id = ANY(%(numbers)s::bigint[]) AND i.details -> 'until' IS NULL
+RETURNING i.id
+
+
+-- name: erasure_is_done
+-- When an erasure began (null if it isn't known), and whether this database has done it in its log, with all before it.
+--
+-- A replica that is behind, or a database that was restored, has not, or has another one of that number.
+-- Parameters: id, topic (its name), incarnation.
+-- Relies on: a site has few interventions.
+SELECT
+    max(i.at) FILTER (WHERE i.id = %(id)s),
+    bool_and(coalesce(i.details -> 'until', i.details -> 'passed', i.details -> 'closed_by') IS NOT NULL)
+FROM django_events_intervention AS i
+WHERE i.action = 'erase' AND i.topic = %(topic)s AND i.details ->> 'incarnation' = %(incarnation)s AND i.id <= %(id)s
 
 
 -- name: begin_exported_erasure

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from django_events.exceptions import EventsMissing, Invalid, NotReady, Refused
 from django_events.exporting.erasing import Applied, Erasing
 from django_events.exporting.erasing_files import LEFT_IN_FILES, erase_in_files, refuse_other_files
-from django_events.exporting.erasures import Erasures, refuse_older_database
+from django_events.exporting.erasures import Erasures, before_reading, refuse_older_database
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
 from django_events.exporting.locking import FolderLock, alone
@@ -103,8 +103,8 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
         for topic in found:
             journal.refuse_other_topic(topic.name, topic.incarnation)
             _refuse_older(topic, wanted, journal)
-            if erased := journal.erased.get(topic.name):
-                refuse_older_database(connection, erased, wanted.path)
+            if (erased := journal.last_erasure(topic.name)).number:
+                refuse_older_database(connection, topic, erased, wanted.path)
         wanted = replace(
             wanted,
             columns={
@@ -118,6 +118,8 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
             _refuse_lost(part, logs[part.topic], wanted)
         ranges = [] if wanted.resume else _ranges(found, wanted)
         new = list(_new_parts(ranges, wanted, journal))
+        for name in {part.topic for part in new} - {part.topic for part in journal.planned}:
+            journal.note_erased(name, before_reading(connection, logs[name]))
         parts += new
         if parts or journal.has_left_over:
             journal.plan(new, wanted.format, wanted.by)
@@ -150,7 +152,7 @@ def _erase(found: list[TopicLog], wanted: Export, erasing: Erasing, journal: Par
             if not journal.run:
                 journal.begin(wanted.format, wanted.by)
             done = erase_in_files(journal, wanted.path, topic.name, erasures)
-            journal.finish_erasing(topic.name, erasures.until)
+            journal.finish_erasing(topic.name, erasures.last)
             return {"rows": done.rows, "files": done.files, "left": LEFT_IN_FILES.format(path=wanted.path)}
 
         after = journal.erased.get(topic.name, 0)

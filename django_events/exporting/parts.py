@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_events.exceptions import Refused
+from django_events.exporting.erasures import LastErasure
 from django_events.exporting.journal import FOLDER, Journal
 from django_events.exporting.storage import Storage
 from django_events.exporting.written_values import WrittenValues
@@ -36,6 +37,7 @@ class Parts(Journal):
         self._attempt_of: dict[Part, str] = {}
         self.values = WrittenValues(f"{path}/{FOLDER}/journal")
         self.erased: dict[str, int] = {}  # by topic, up to which erasure its files are blanked
+        self._erased_at: dict[str, int] = {}  # and when that one began
         super().__init__(storage, path, "export_events")
 
     @property
@@ -53,9 +55,17 @@ class Parts(Journal):
         self.done[part], self._attempt_of[part] = rows, attempt
         self._decide(attempt)
 
-    def finish_erasing(self, topic: str, until: int) -> None:
+    def last_erasure(self, topic: str) -> LastErasure:
+        """The mark of erasures of a topic."""
+        return LastErasure(self.erased.get(topic, 0), self._erased_at.get(topic, 0))
+
+    def note_erased(self, topic: str, last: LastErasure) -> None:
+        """Have the next version say up to which erasure the files of a topic are blanked."""
+        self.erased[topic], self._erased_at[topic] = last
+
+    def finish_erasing(self, topic: str, last: LastErasure) -> None:
         """Record that all erasures up to one are applied to the files of a topic; Refused if another run took over."""
-        self.erased[topic] = until
+        self.note_erased(topic, last)
         self._save()
 
     def missing(self, topic: str, start: int, end: int) -> list[tuple[int, int]]:
@@ -79,8 +89,8 @@ class Parts(Journal):
         return {attempt: part.folder for part, attempt in self._attempt_of.items()}
 
     def content(self) -> dict[str, Any]:
-        said = {"parts": [self._said(part) for part in self.planned], "erased": self.erased}
-        return {**said, **self.values.content()}
+        erased = {"erased": self.erased, "erased_at": self._erased_at}
+        return {"parts": [self._said(part) for part in self.planned], **erased, **self.values.content()}
 
     def take(self, record: Mapping[str, Any]) -> None:
         self.values.take(record)
@@ -96,9 +106,10 @@ class Parts(Journal):
                 if type(rows) is not int or not 0 <= rows <= len(part) or type(attempt) is not str:
                     raise ValueError(said)
                 self.done[part], self._attempt_of[part] = rows, attempt
-        self.erased = dict(record.get("erased", {}))
-        if not all(type(name) is str and type(number) is int for name, number in self.erased.items()):
-            raise ValueError(self.erased)
+        self.erased, self._erased_at = dict(record.get("erased", {})), dict(record.get("erased_at", {}))
+        for name, number in [*self.erased.items(), *self._erased_at.items()]:
+            if type(name) is not str or type(number) is not int:
+                raise ValueError(name, number)
 
     def _said(self, part: Part) -> dict[str, Any]:
         said: dict[str, Any] = {

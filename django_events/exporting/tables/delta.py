@@ -18,6 +18,7 @@ from pyarrow.fs import FileSelector, PyFileSystem
 
 from django_events.exceptions import Refused
 from django_events.exporting.blanking import LEFT
+from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data, split
 from django_events.exporting.tables.table import (
@@ -42,8 +43,12 @@ from django_events.reading.typed.columns import DATA
 DAY = pa.field("day", pa.date32())  # of `timestamp`, in UTC: Delta has no partitions that aren't columns
 WITH_DAY = SCHEMA.append(DAY)
 DESCRIPTION = "Events of topic {topic}, by django_events"
+# Delta's log has the least and the greatest value of a column in each file, and keeps them longer than the file: a key
+# that was forgotten would stay there.
+IN_STATISTICS = [name for name in COMPARED if name != "key"]
 COMMITS_PER_CHECKPOINT = 10  # as Spark has it; delta-rs would write one for each 100
-OF_FIRST, OF_GREATEST, OF_ERASURES = "first", "greatest", "erasures"  # numbers beside the mark
+# Numbers beside the mark; the last one is when the last erasure began, as a version can be nothing else.
+OF_FIRST, OF_GREATEST, OF_ERASURES, OF_TIMES = "first", "greatest", "erasures", "times of erasures"
 FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many each time after
 
 
@@ -62,6 +67,7 @@ class DeltaEvents:
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
         self.lost_end = False
         self.left_out = 0
+        self.first_erased = LastErasure()
 
     def mark(self) -> Mark | None:
         self._table.update_incremental()
@@ -122,17 +128,26 @@ class DeltaEvents:
                 raise failed[0] from None
             raise
 
-    def _saying(self, mark: Mark, *, erased: int | None = None, greatest: int | None = None) -> CommitProperties:
+    def _saying(
+        self, mark: Mark, *, erased: LastErasure | None = None, greatest: int | None = None
+    ) -> CommitProperties:
         """What a commit sets and says. Of two that set one version, even the same, the second conflicts."""
-        said, transactions = {NEXT: str(mark.next)}, [Transaction(_name(self._topic, mark.incarnation), mark.next - 1)]
-        if mark.first is not None:
-            transactions.append(Transaction(_name(self._topic, mark.incarnation, OF_FIRST), mark.first))
-        if greatest is not None:
-            transactions.append(Transaction(_name(self._topic, mark.incarnation, OF_GREATEST), greatest))
+        said, versions = {NEXT: str(mark.next)}, {"": mark.next - 1, OF_FIRST: mark.first, OF_GREATEST: greatest}
+        if self._marked(mark) is None and self.first_erased.number:
+            erased = self.first_erased
         if erased is not None:
-            said[ERASED] = str(erased)
-            transactions.append(Transaction(_name(self._topic, mark.incarnation, OF_ERASURES), erased))
+            said[ERASED] = str(erased.number)
+            versions |= {OF_ERASURES: erased.number, OF_TIMES: erased.at}
+        transactions = [
+            Transaction(_name(self._topic, mark.incarnation, of), version)
+            for of, version in versions.items()
+            if version is not None
+        ]
         return CommitProperties(custom_metadata=said, app_transactions=transactions)
+
+    def _marked(self, mark: Mark) -> int | None:
+        """The last id by the mark of this incarnation, in the version that is loaded."""
+        return self._table.transaction_version(_name(self._topic, mark.incarnation))
 
     def _greatest(self, mark: Mark) -> int | None:
         """The greatest id of a row of a table of states, as the commit of the mark or a later one says it."""
@@ -140,6 +155,10 @@ class DeltaEvents:
 
     def erased(self) -> int:
         return self._table.transaction_version(_name(self._topic, self._made_for(), OF_ERASURES)) or 0
+
+    def last_erasure(self) -> LastErasure:
+        at = self._table.transaction_version(_name(self._topic, self._made_for(), OF_TIMES))
+        return LastErasure(self.erased(), at or 0)
 
     def version(self) -> int:
         return self._table.version()
@@ -171,8 +190,8 @@ class DeltaEvents:
             raise Conflict(str(error)) from error
         return int(done["num_target_rows_updated"])
 
-    def say_erased(self, number: int, mark: Mark) -> None:
-        self._append([], self._saying(mark, erased=number))
+    def say_erased(self, last: LastErasure, mark: Mark) -> None:
+        self._append([], self._saying(mark, erased=last))
 
     def compact(self, target_size: int) -> int:
         self._table.update_incremental()
@@ -207,7 +226,7 @@ class DeltaEvents:
                         INCARNATION: self._incarnation,
                         **({COLUMNS: self._columns.said} if self._columns.said else {}),
                         **({KIND: self.kind} if self.kind != EVENTS else {}),
-                        "delta.dataSkippingStatsColumns": ",".join(COMPARED),
+                        "delta.dataSkippingStatsColumns": ",".join(IN_STATISTICS),
                         "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
                     },
                     raise_if_key_not_exists=False,  # the one of ours is none of Delta's

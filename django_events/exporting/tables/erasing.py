@@ -13,7 +13,10 @@ ROWS_PER_COMMIT = 50_000
 TRIES = 20  # for commits of others, which come first
 
 LEFT_IN = {
-    "delta": "Versions of {topic} before {version} have the rows as they were, until VACUUM removes their files.",
+    "delta": (
+        "Versions of {topic} before {version} have the rows as they were, until VACUUM removes their files. If its "
+        "delta.dataSkippingStatsColumns has key, the log has keys in its statistics until its old commits go."
+    ),
     "iceberg": (
         "Snapshots of {topic} before {version} have the rows as they were, until expire_snapshots and "
         "remove_orphan_files remove their files."
@@ -37,7 +40,7 @@ def erase_in_table(table: EventTable, topic: str, format: str, erasures: Erasure
                 rows += table.blank(some, mark)
                 commits += 1
             if erasures.until > table.erased():
-                table.say_erased(erasures.until, mark)
+                table.say_erased(erasures.last, mark)
         except Conflict:
             continue
         return {"rows": rows, "commits": commits, "left": LEFT_IN[format].format(topic=topic, version=table.version())}

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from django_events.exceptions import EventsMissing, NotReady, Refused
 from django_events.exporting.erasing import Applied, Erasing
-from django_events.exporting.erasures import newest, refuse_older_database
+from django_events.exporting.erasures import LastErasure, before_reading, newest, refuse_older_database
 from django_events.exporting.export import BEGINNING, END, bytes_per_row, is_compacted, is_the_same, made_anew
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
@@ -135,7 +135,7 @@ class _Run:
         self._tidied_at = time.monotonic()
         self.summary = TableSummary()
         self._tables: dict[str, EventTable] = {}
-        self._known_erasures: set[int] = set()  # that are done in this database
+        self._known_erasures: set[LastErasure] = set()  # that are done in this database
         self._newest_erasure: dict[str, tuple[int, int]] = {}  # that was looked at, by topic
         self._erased_at = time.monotonic()
 
@@ -182,7 +182,7 @@ class _Run:
             if self._stop.requested or number == self._newest_erasure.get(log.name):
                 continue
             table.mark()  # or Refused: what was set back is not written to
-            self._refuse_older(table)
+            self._refuse_older(log)
             self.summary.applied.apply(
                 self._connection,
                 log,
@@ -234,10 +234,11 @@ class _Run:
         except Conflict:  # the next run does it
             return
 
-    def _refuse_older(self, table: EventTable) -> None:
+    def _refuse_older(self, log: TopicLog) -> None:
         """EventsMissing if the database lacks an erasure that the table has: a replica may be behind."""
-        if (erased := table.erased()) and erased not in self._known_erasures:
-            refuse_older_database(self._connection, erased, self._wanted.path)
+        erased = self._tables[log.name].last_erasure()
+        if erased.number and erased not in self._known_erasures:
+            refuse_older_database(self._connection, log, erased, self._wanted.path)
             self._known_erasures.add(erased)
 
     def _start(self, log: TopicLog) -> int:
@@ -270,8 +271,10 @@ class _Run:
         mark = Mark(log.incarnation, end, first=start if before is None else None)
         if before is not None and before.next > start:
             raise self._replaced(log)
+        if before is None:
+            table.first_erased = before_reading(self._connection, log)
         for _ in range(CONFLICTS):
-            self._refuse_older(table)
+            self._refuse_older(log)
             try:
                 table.append(self._events(log, start, end), mark)
                 break

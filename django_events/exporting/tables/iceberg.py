@@ -24,11 +24,13 @@ from pyiceberg.transforms import DayTransform
 
 from django_events.exceptions import Invalid, Refused
 from django_events.exporting.blanking import blanked
+from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data
 from django_events.exporting.tables.table import (
     COLUMNS,
     ERASED,
+    ERASED_AT,
     EVENTS,
     FIRST,
     INCARNATION,
@@ -111,6 +113,7 @@ class IcebergEvents:
         self._allow_loss, self._columns = allow_loss, columns
         self.lost_end = False
         self.left_out = 0
+        self.first_erased = LastErasure()
         try:
             self._catalog.create_namespace_if_not_exists(namespace.name)
             self._table = self._opened(incarnation)
@@ -145,9 +148,16 @@ class IcebergEvents:
             columns = columns.after(self._table.schema().as_arrow().field(DATA).type, self.place)
         schema = SCHEMA if columns.typed is None else columns.schema
         table = pa.Table.from_batches(map(columns.conformed, events), schema)
-        said = marked(mark)
+        said = self._marking(mark)
         self._commit(lambda change: change.append(table, snapshot_properties=self._saying(said)), said)
         self.lost_end = False
+
+    def _marking(self, mark: Mark) -> dict[str, str]:
+        """The properties that events bring with them."""
+        said = marked(mark)
+        if NEXT not in self._table.properties and self.first_erased.number:
+            said |= _erased_until(self.first_erased)
+        return said
 
     def _saying(self, said: dict[str, str]) -> dict[str, str]:
         """What a snapshot says: all marks, so that a rollback to before any of them shows."""
@@ -156,6 +166,9 @@ class IcebergEvents:
 
     def erased(self) -> int:
         return int(self._table.properties.get(ERASED, 0))
+
+    def last_erasure(self) -> LastErasure:
+        return LastErasure(self.erased(), int(self._table.properties.get(ERASED_AT, 0)))
 
     def version(self) -> int:
         snapshot = self._table.current_snapshot()
@@ -193,9 +206,9 @@ class IcebergEvents:
                 ranges.append((first, last, size))
         return [one for one in ranges if bisect_left(offsets, one[0]) < bisect_right(offsets, one[1])]
 
-    def say_erased(self, number: int, mark: Mark) -> None:
+    def say_erased(self, last: LastErasure, mark: Mark) -> None:
         self._make_ready()
-        said = {**marked(mark), ERASED: str(number)}
+        said = {**marked(mark), **_erased_until(last)}
         empty = self._schema.empty_table()
         self._commit(lambda change: change.append(empty, snapshot_properties=said), said)
 
@@ -391,6 +404,10 @@ def _keeping_manifests(table: Table) -> Table:
 
     table.io.delete = delete_metadata  # type: ignore[method-assign]
     return table
+
+
+def _erased_until(last: LastErasure) -> dict[str, str]:
+    return {ERASED: str(last.number), ERASED_AT: str(last.at)}
 
 
 def _overwrite(change: Any, *, rows: pa.Table, within: str, said: dict[str, str]) -> None:

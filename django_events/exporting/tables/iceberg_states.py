@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from django_events.exporting.tables.iceberg import MERGED, IcebergEvents, Namespace, marked
+from django_events.exporting.tables.iceberg import MERGED, IcebergEvents, Namespace
 from django_events.exporting.tables.states import GONE, greatest, newest
 from django_events.exporting.tables.table import GREATEST, NEXT, STATES, Mark, is_at
 from django_events.exporting.writing import SCHEMA
@@ -39,7 +39,7 @@ class IcebergStates(IcebergEvents):
         self._make_ready()
         rows, left_out = newest(events, self._deletes)
         there = rows.filter(pc.invert(rows[GONE.name])).select(SCHEMA.names)
-        self._replace(self._offsets_of(rows["key"]), there, marked(mark))
+        self._replace(self._offsets_of(rows["key"]), there, self._marking(mark))
         self.left_out += left_out
         self.lost_end = False
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from django_events.exceptions import Refused
+from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns, told
 from django_events.exporting.writing import SCHEMA
 from django_events.reading.typed.evolution import evolved, plain
@@ -21,6 +22,7 @@ NEXT = "django-events.next"  # what a commit calls its mark, where people and `m
 FIRST = "django-events.first"  # the id that the table begins at, beside its mark
 GREATEST = "django-events.greatest"  # the greatest id of a row that a table of states had then
 ERASED = "django-events.erased"  # the same of the erasures that are applied
+ERASED_AT = "django-events.erased-at"  # and when the last of them began
 KIND = "django-events.kind"  # a property of the table, where it isn't a table of events
 EVENTS, STATES = "events", "states"
 
@@ -45,11 +47,13 @@ class EventTable(Protocol):
     """A table of the events of one topic.
 
     `lost_end` is whether its newest rows were deleted, and its history doesn't say so any more: `append` says it again.
-    `left_out` is how many events a table of states could not take, because they have no key.
+    `left_out` is how many events a table of states could not take, because they have no key. `first_erased` is the mark
+    of erasures that the first events bring with them.
     """
 
     lost_end: bool
     left_out: int
+    first_erased: LastErasure
 
     def mark(self) -> Mark | None:
         """The mark as it is now; None if the table has none yet. What is appended follows what was seen here.
@@ -71,6 +75,9 @@ class EventTable(Protocol):
     def erased(self) -> int:
         """Up to which erasure rows are blanked, as `mark` has seen it; 0 if none was applied."""
 
+    def last_erasure(self) -> LastErasure:
+        """The same, with when that erasure began."""
+
     def version(self) -> int:
         """The number of the version that `mark` has seen."""
 
@@ -84,7 +91,7 @@ class EventTable(Protocol):
         Conflict if another commit came first.
         """
 
-    def say_erased(self, number: int, mark: Mark) -> None:
+    def say_erased(self, last: LastErasure, mark: Mark) -> None:
         """Set the mark of erasures, in a commit like those of `blank`."""
 
     def compact(self, target_size: int) -> int:

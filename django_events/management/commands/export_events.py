@@ -79,6 +79,13 @@ class Command(BaseCommand):
             "--erase", action="store_true", help="Blank what was erased in the log since it was exported, too."
         )
         parser.add_argument(
+            "--without",
+            action="append",
+            type=int,
+            metavar="NUMBER",
+            help="With --erase: leave that erasure out if its key can't be found; repeatable.",
+        )
+        parser.add_argument(
             "--upsert", action="store_true", help="Of a table: one row for each key, with its newest event."
         )
         parser.add_argument(
@@ -88,6 +95,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, topics: list[str], to: str, verbosity: int, **options: Any) -> None:
         using = named(options["database"])
+        if options["without"] and not options["erase"]:
+            raise usage("--without is for --erase.")
         if options["format"] in TABLES:
             self._to_tables(using, topics, to, verbosity=verbosity, **options)
             return
@@ -138,7 +147,7 @@ class Command(BaseCommand):
                 resume=options["resume"],
                 allow_loss=options["allow_loss"],
                 columns=typed,
-                erasing=_erasing() if options["erase"] else None,
+                erasing=_erasing(options["without"]) if options["erase"] else None,
             )
             started = time.monotonic()
             with (
@@ -208,7 +217,7 @@ class Command(BaseCommand):
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
                 columns=file_columns(dict.fromkeys(topics), columns=options["columns"], schema=options["schema"]),
-                erasing=_erasing() if options["erase"] else None,
+                erasing=_erasing(options["without"]) if options["erase"] else None,
                 upsert=options["upsert"],
                 deletes=tuple(options["deletes"] or ()),
             )
@@ -252,8 +261,8 @@ class Command(BaseCommand):
             )
 
 
-def _erasing() -> "Erasing":
-    """How the records of erasures call keys, and who runs this."""
+def _erasing(without: list[int] | None) -> "Erasing":
+    """How the records of erasures call keys, who runs this, and which are left out if need be."""
     from django_events.exporting.erasing import Erasing
     from django_events.exporting.erasures import KeyNames
     from django_events.operating.erasing import pseudonyms
@@ -262,7 +271,7 @@ def _erasing() -> "Erasing":
     def names(topic: str) -> KeyNames:
         return KeyNames(pseudonyms.secret_names(), partial(pseudonyms.digests, topic))
 
-    return Erasing(names=names, by=this_user())
+    return Erasing(names=names, by=this_user(), without=tuple(without or ()))
 
 
 def _since(started: float) -> timedelta:

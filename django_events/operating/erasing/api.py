@@ -55,8 +55,8 @@ def erase(
     ids = sorted(set(ids))
     row = existing(using, topic)
     refuse_unknown(using, row, ids)
-    known_as = None if key is None else _known_as(using, row.name, key)
-    new_key = f"erased-{known_as[:32]}" if known_as is not None and forget_key else None
+    known_as = None if key is None else pseudonyms.digests(row.name, key)[0]
+    new_key = _pseudonym(using, row.name, key) if key is not None and forget_key else None
     erasure = Erasure(
         using=using,
         topic=row,
@@ -71,22 +71,23 @@ def erase(
         return erasure.erased
     record = _begin(erasure, by or this_user(), reason)
     _erase(erasure)
-    _say_blank(erasure, record)
+    record = _say_blank(erasure, record)
     traces.after_those_in_hand(erasure, wait)
     forget_orphans(using)  # of a consumer whose unregistering was interrupted: errors, and keys
     _finish(erasure, record)
     return erasure.erased
 
 
-def _known_as(using: str, topic: str, key: str) -> str:
-    """What a key is called in records and pseudonyms: the same each time, until its secret is in the settings no more.
+def _pseudonym(using: str, topic: str, key: str) -> str:
+    """What stands in the place of a key: the same each time, as long as a record tells it by a secret of the settings.
 
-    Without a secret of the site the key can't be found by trying. A key that was erased before keeps the name that it
-    got then, as long as SECRET_KEY_FALLBACKS has the secret of that time.
+    Without a secret of the site the key can't be found by trying. Records name a key by the newest secret, and a former
+    pseudonym goes from one to the next.
     """
     names = pseudonyms.digests(topic, key)
     records = models.Intervention.objects.using(using).filter(action="erase", topic=topic, details__key__in=names)
-    return next(iter(records.order_by("pk").values_list("details__key", flat=True)[:1]), names[0])
+    known = records.exclude(details__new_key=None).order_by("pk").values_list("details__new_key", flat=True)
+    return next(iter(known[:1]), f"erased-{names[0][:32]}")
 
 
 def _erase(erasure: Erasure) -> None:
@@ -133,9 +134,8 @@ def _said(erasure: Erasure) -> dict[str, Any]:
             "count": len(erasure.ids),
             "ranges": _ranges(erasure.ids),
         }
-    known_as = erasure.erased.key
-    made_with = dict(zip(pseudonyms.digests(erasure.topic.name, erasure.key), pseudonyms.secret_names(), strict=True))
-    return said | {"key": known_as, "new_key": erasure.new_key, "secret": made_with[known_as or ""]}
+    newest = pseudonyms.secret_names()[0]
+    return said | {"key": erasure.erased.key, "new_key": erasure.new_key, "secret": newest}
 
 
 def _ranges(ids: Sequence[int]) -> list[list[int]]:
@@ -149,10 +149,39 @@ def _ranges(ids: Sequence[int]) -> list[list[int]]:
     return ranges
 
 
-def _say_blank(erasure: Erasure, record: models.Intervention) -> None:
-    """Record that the log is blank, and up to which id: from now on exports can only read it so."""
-    record.details |= {"until": erasure.seen.until}
-    record.save(using=erasure.using, update_fields=["details"])
+def _say_blank(erasure: Erasure, record: models.Intervention) -> models.Intervention:
+    """Record that the log is blank, and up to which id: from now on exports can only read it so.
+
+    What was exported may have gone past the record meanwhile, or a later one of the same events stand in for it: then
+    this erasure gets a record anew, with a number that nothing has gone past. Returns the one that counts. It stands in
+    for those before it that were of the same events.
+    """
+    with sql.batch(erasure.using):
+        sql.fetch(erasure.using, SQL.begin_erasure)
+        records = models.Intervention.objects.using(erasure.using)
+        known = records.select_for_update().get(pk=record.pk)
+        is_past = "passed" in known.details or "closed_by" in known.details
+        record.details |= {"until": erasure.seen.until}
+        if is_past:
+            record.pk = None
+            record.save(using=erasure.using, force_insert=True)
+        else:
+            record.save(using=erasure.using, update_fields=["details"])
+        # The newest first, as all do it who lock some of them.
+        same = records.filter(action="erase", topic=erasure.topic.name, pk__lt=record.pk, **_of_the_same(erasure))
+        for one in same.order_by("-pk").select_for_update():
+            if "closed_by" not in one.details and one.details.get("new_key") in (None, erasure.new_key):
+                one.details["closed_by"] = record.pk
+                one.save(using=erasure.using, update_fields=["details"])
+    return record
+
+
+def _of_the_same(erasure: Erasure) -> dict[str, Any]:
+    """What records have that are of the same events."""
+    said = {"details__incarnation": str(erasure.topic.incarnation)}
+    if erasure.key is None:
+        return said | {"details__ranges": _ranges(erasure.ids)}
+    return said | {"details__key__in": pseudonyms.digests(erasure.topic.name, erasure.key)}
 
 
 def _finish(erasure: Erasure, record: models.Intervention) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,22 +15,25 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from django.core.management import CommandError
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test import override_settings
+from psycopg.conninfo import make_conninfo
 
 from django_events import Draft, publish_many
 from django_events.exporting import erasing_files
 from django_events.exporting.erasures import KeyNames, begin_record, found
 from django_events.exporting.local import LocalEngine
+from django_events.exporting.parts import Parts
 from django_events.exporting.tables import erasing
 from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
 from django_events.management.commands import export_events
-from django_events.models import Intervention
+from django_events.models import Intervention, Topic
 from django_events.operating.erasing import api, pseudonyms
 from django_events.operations import erase
 from django_events.reading import topics
 from django_events.reading.dsn import Dsn, fetch
+from django_events.statements import log_table
 from tests.faults.test_exports import started
 from tests.integration.exporting.test_comparing import export, verify
 from tests.integration.exporting.test_table_exports import set_back, table_of
@@ -236,6 +240,64 @@ def test_a_process_that_was_held_up_puts_nothing_back_into_files(
     assert local_exports.left_over(tmp_path) == []
 
 
+@pytest.mark.requirement("X15")
+def test_an_eraser_that_was_held_up_before_it_has_a_folder_puts_nothing_back(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run can't clear what isn't there, and is in the middle of its work when the first one reads on."""
+    topic = log(*drafts(10))
+    export(topic, tmp_path, format="parquet")
+    erase(topic, key="k1", reason="asked for")
+    first, begun, over = threading.current_thread(), threading.Event(), threading.Event()
+    attempt, of_file, replace = Parts.attempt, erasing_files._erase, os.replace
+    second = list[Any]()
+
+    def is_first() -> bool:
+        return threading.current_thread() is first
+
+    def made_late(self: Parts) -> str:
+        if is_first():
+            erase(topic, key="k0", reason="asked for")
+            end_locks()
+            second.append(threads.submit(in_thread))
+            assert begun.wait(60)
+        return attempt(self)
+
+    def read_beside(*arguments: Any) -> int:
+        if not is_first():
+            begun.set()
+            over.wait(60)
+        return of_file(*arguments)
+
+    def replaced_late(source: Any, target: Any) -> None:
+        if is_first():
+            over.set()
+            second[0].result(60)
+        replace(source, target)
+
+    def in_thread() -> str:
+        try:
+            return export(topic, tmp_path, "--erase", format="parquet")
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor() as threads, monkeypatch.context() as patched:
+        patched.setattr(Parts, "attempt", made_late)
+        patched.setattr(erasing_files.os, "replace", replaced_late)
+        patched.setattr(erasing_files, "_erase", read_beside)
+        try:
+            said = tried(topic, tmp_path, "--erase", format="parquet")
+        finally:
+            over.set()
+
+    assert "has taken" in said or "with it the lock" in said
+    assert "blanked" in second[0].result()
+    assert f"{SECRET}0" not in payloads(tmp_path, "parquet")
+    export(topic, tmp_path, "--erase", format="parquet")
+    assert read_back(tmp_path, "parquet") == logged(topic)
+    assert verify(tmp_path)[0]["proved"]
+
+
 @SOME
 def test_an_interrupted_run_is_finished_by_the_next_one(
     log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
@@ -264,7 +326,7 @@ def interrupted(*arguments: Any) -> None:
 
 
 @pytest.mark.parametrize("format", ["delta"])
-def test_an_erasure_that_was_interrupted_is_waited_for(log: Log, tmp_path: Path, format: str) -> None:
+def test_an_erasure_that_was_interrupted_is_named_until_it_is_said_again(log: Log, tmp_path: Path, format: str) -> None:
     topic = log(*drafts())
     export(topic, tmp_path, format=format)
     erase(topic, key="k0", reason="asked for")
@@ -272,6 +334,10 @@ def test_an_erasure_that_was_interrupted_is_waited_for(log: Log, tmp_path: Path,
     Intervention.objects.filter(pk=record.pk).update(details={k: v for k, v in record.details.items() if k != "until"})
     erase(topic, key="k1", reason="asked for")
 
+    for _ in range(2):
+        with pytest.raises(CommandError, match=f"Erasure {record.pk} of {topic} is at work, or was interrupted"):
+            export(topic, tmp_path, "--erase", format=format)
+    assert Intervention.objects.filter(action="erase_exported").count() == 1  # it isn't done again without need
     with pytest.raises(CommandError, match=f"Erasure {record.pk} of {topic} is at work, or was interrupted") as raised:
         export(topic, tmp_path, "--erase", format=format)
     assert raised.value.returncode == 1
@@ -281,6 +347,71 @@ def test_an_erasure_that_was_interrupted_is_waited_for(log: Log, tmp_path: Path,
 
     assert read_back(tmp_path, format) == logged(topic)
     assert "blanked" not in export(topic, tmp_path, "--erase", format=format)
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("other", ["another key", "the same key"])
+def test_an_erasure_that_ends_when_the_copy_has_gone_past_it_is_applied(
+    log: Log, tmp_path: Path, format: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(10))
+    export(topic, tmp_path, format=format)
+    if other == "another key":
+        erase(topic, key="k0", reason="asked for")
+    more(topic, drafts(10))
+    export(topic, tmp_path, format=format)
+    search, refused = api._erase, list[str]()
+
+    def slow(erasure: Any) -> None:
+        monkeypatch.undo()
+        erase(topic, key="k1" if other == "another key" else "k0", reason="asked for")
+        more(topic, drafts(10))
+        refused.append(tried(topic, tmp_path, "--erase", format=format))
+        search(erasure)
+
+    monkeypatch.setattr(api, "_erase", slow)
+    erase(topic, key="k0", reason="asked for")
+
+    assert [bool(said) for said in refused] == [other == "another key"]
+    export(topic, tmp_path, "--erase", format=format)
+    assert f"{SECRET}0" not in payloads(tmp_path, format)
+    assert read_back(tmp_path, format) == logged(topic)
+    assert verify(tmp_path)[0]["proved"]
+    assert not [record.pk for record in Intervention.objects.filter(action="erase") if is_open(record)]
+    assert "blanked" not in export(topic, tmp_path, "--erase", format=format)
+
+
+def is_open(record: Intervention) -> bool:
+    return not record.details.keys() & {"until", "closed_by"}
+
+
+def more(topic: Any, some: list[Draft]) -> None:
+    with transaction.atomic():
+        publish_many(topic, some)
+    move()
+
+
+def tried(topic: Any, out: Path, *words: Any, format: str) -> str:
+    """Run it, and return what it says if it is refused."""
+    try:
+        export(topic, out, *words, format=format)
+    except CommandError as error:
+        return str(error)
+    return ""
+
+
+def test_an_erasure_that_forgets_a_key_is_not_done_by_one_that_keeps_it(log: Log, tmp_path: Path) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format="delta")
+    erase(topic, key="k0", reason="asked for", forget_key=True)
+    record = Intervention.objects.get(action="erase")
+    Intervention.objects.filter(pk=record.pk).update(details={k: v for k, v in record.details.items() if k != "until"})
+    erase(topic, key="k0", reason="asked for")
+    assert f"Erasure {record.pk} of" in tried(topic, tmp_path, "--erase", format="delta")
+    erase(topic, key="k0", reason="asked for", forget_key=True)
+    export(topic, tmp_path, "--erase", format="delta")
+    assert read_back(tmp_path, "delta") == logged(topic)
 
 
 def test_a_key_whose_secret_is_gone_is_refused(log: Log, tmp_path: Path, settings: Any) -> None:
@@ -295,6 +426,114 @@ def test_a_key_whose_secret_is_gone_is_refused(log: Log, tmp_path: Path, setting
     ):
         export(topic, tmp_path, "--erase", format="delta")
     with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[former]):
+        export(topic, tmp_path, "--erase", format="delta")
+    assert read_back(tmp_path, "delta") == logged(topic)
+
+
+@pytest.mark.parametrize(
+    ("format", "words"),
+    [
+        ("delta", []),
+        ("parquet", []),
+        ("iceberg", []),
+        pytest.param("delta", ["--upsert"], marks=pytest.mark.slow),
+        pytest.param("iceberg", ["--upsert"], marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.requirement("X15")
+def test_a_new_place_needs_no_erasure_from_before_it(log: Log, tmp_path: Path, format: str, words: list[str]) -> None:
+    """Its events are read when they are blank, so neither the secret of then is needed, nor a look at all keys."""
+    topic = log(*drafts(10))
+    erase(topic, key="k0", reason="asked for")
+    with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[]):
+        assert "blanked" not in export(topic, tmp_path, "--erase", *words, format=format)
+        erase(topic, key="k1", reason="asked for")
+        more(topic, drafts(5))
+        assert "by 1 erasure: " in export(topic, tmp_path, "--erase", *words, format=format)
+        erase(topic, key="k2", reason="asked for")
+        assert "by 1 erasure: " in export(topic, tmp_path, "--erase", *words, format=format)
+    if not words:
+        assert read_back(tmp_path, format) == logged(topic)
+        assert verify(tmp_path)[0]["proved"]
+
+
+@pytest.mark.requirement("X15")
+def test_a_new_place_is_told_of_an_erasure_that_was_at_work_when_it_was_read(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(10))
+    erase(topic, key="k1", reason="asked for")
+    search = api._erase
+
+    def slow(erasure: Any) -> None:
+        monkeypatch.undo()
+        erase(topic, key="k2", reason="asked for")
+        export(topic, tmp_path, format="delta")
+        search(erasure)
+
+    monkeypatch.setattr(api, "_erase", slow)
+    erase(topic, key="k0", reason="asked for")
+
+    assert f"{SECRET}0" in payloads(tmp_path, "delta")
+    export(topic, tmp_path, "--erase", format="delta")
+    assert read_back(tmp_path, "delta") == logged(topic)
+
+
+def test_a_role_that_only_reads_the_log_makes_a_new_place(
+    log: Log, tmp_path: Path, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(10))
+    erase(topic, key="k0", reason="asked for")
+    role, number = f"reads_only_{os.getpid()}", Topic.objects.get(name=str(topic)).pk
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'Sesame'")
+        cursor.execute(f"GRANT SELECT ON django_events_topic, django_events_topichead, {log_table(number)} TO {role}")
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(export_events, "dsn_of", lambda using: make_conninfo(dsn, user=role, password="Sesame"))
+            export(topic, tmp_path, format="delta")
+        assert "by 1 erasure: 0." in export(topic, tmp_path, "--erase", format="delta")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP OWNED BY {role}")
+            cursor.execute(f"DROP ROLE {role}")
+    assert read_back(tmp_path, "delta") == logged(topic)
+
+
+def test_an_erasure_whose_secret_is_lost_is_left_out_by_its_number(log: Log, tmp_path: Path) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format="delta")
+    erase(topic, key="k0", reason="asked for")
+    first = Intervention.objects.get(action="erase").pk
+    with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[]):
+        erase(topic, key="k0", reason="asked for")
+        assert f"say --without {first}." in tried(topic, tmp_path, "--erase", format="delta")
+        assert f"say --without {first}." in tried(topic, tmp_path, "--erase", "--without", first + 1, format="delta")
+        assert "by 1 erasure: 6." in export(topic, tmp_path, "--erase", "--without", first, format="delta")
+        assert read_back(tmp_path, "delta") == logged(topic)
+        assert "blanked" not in export(topic, tmp_path, "--erase", format="delta")
+    assert Intervention.objects.get(action="erase_exported").details["without"] == [first]
+    assert "--without is for --erase" in tried(topic, tmp_path, "--without", first, format="delta")
+
+
+def test_an_erasure_that_can_be_applied_is_applied_even_if_it_is_to_be_left_out(log: Log, tmp_path: Path) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format="delta")
+    erase(topic, key="k0", reason="asked for")
+    number = Intervention.objects.get(action="erase").pk
+    export(topic, tmp_path, "--erase", "--without", number, format="delta")
+    assert f"{SECRET}0" not in payloads(tmp_path, "delta")
+
+
+def test_an_erasure_that_is_said_again_under_the_newest_secret_needs_the_former_one_no_more(
+    log: Log, tmp_path: Path, settings: Any
+) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format="delta")
+    erase(topic, key="k0", reason="asked for")
+    with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[settings.SECRET_KEY]):
+        erase(topic, key="k0", reason="asked for")
+    with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[]):
         export(topic, tmp_path, "--erase", format="delta")
     assert read_back(tmp_path, "delta") == logged(topic)
 
@@ -320,6 +559,27 @@ def test_a_database_that_is_older_than_an_erasure_is_refused(log: Log, tmp_path:
     assert len(read_back(tmp_path, format)) == 30
 
 
+@ALL
+@pytest.mark.requirement("X15")
+def test_a_database_that_was_restored_and_gives_numbers_again_is_refused(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format=format)
+    erase(topic, key="k0", reason="asked for")
+    export(topic, tmp_path, "--erase", format=format)
+    number = Intervention.objects.get(action="erase").pk
+    Intervention.objects.all().delete()
+    with connection.cursor() as cursor:
+        sequence = "pg_get_serial_sequence('django_events_intervention', 'id')"
+        cursor.execute(f"SELECT setval({sequence}, %s, false)", [number])
+    erase(topic, key="k1", reason="asked for")
+    assert Intervention.objects.get(action="erase").pk == number
+
+    assert f"erasure {number} is applied there" in tried(topic, tmp_path, "--erase", format=format)
+    Intervention.objects.filter(pk=number).update(topic="another")
+    more(topic, drafts(1))
+    assert f"erasure {number} is applied there" in tried(topic, tmp_path, format=format)
+
+
 @pytest.mark.parametrize("format", ["delta", ICEBERG])
 @pytest.mark.requirement("X15")
 def test_a_table_that_was_set_back_to_before_an_erasure_is_refused(log: Log, tmp_path: Path, format: str) -> None:
@@ -331,6 +591,22 @@ def test_a_table_that_was_set_back_to_before_an_erasure_is_refused(log: Log, tmp
 
     with pytest.raises(CommandError, match="was set back to an earlier"):
         export(topic, tmp_path, "--erase", format=format)
+
+
+@pytest.mark.parametrize("words", [[], ["--upsert"]])
+def test_a_key_that_was_forgotten_is_nowhere_in_a_delta_table_after_vacuum(
+    log: Log, tmp_path: Path, words: list[str]
+) -> None:
+    topic = log(*(Draft(value={"n": n}, key=f"ada{n}@example.org") for n in range(4)))
+    export(topic, tmp_path, "--part", 2, *words, format="delta")
+    for n in (0, 3):
+        erase(topic, key=f"ada{n}@example.org", reason="asked for", forget_key=True)
+    assert "dataSkippingStatsColumns" in export(topic, tmp_path, "--erase", *words, format="delta")
+
+    DeltaTable(f"{tmp_path}/{topic}").vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert not [file for file in files for n in (0, 3) if f"ada{n}@example".encode() in file.read_bytes()]
 
 
 @pytest.mark.slow

@@ -553,7 +553,7 @@ def test_the_command_tells_first_and_does_it_then(planted, capsys):
         call_command("events", "erase", "people", reason="asked for")
 
 
-def test_a_key_keeps_its_pseudonym_while_the_secret_of_that_time_is_a_fallback(make_topic, settings):
+def test_a_key_keeps_its_pseudonym_if_it_was_erased_while_the_secret_of_that_time_is_a_fallback(make_topic, settings):
     topic = make_topic("people")
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "of last year", []
     publish(topic, 1, key=KEY)
@@ -567,6 +567,9 @@ def test_a_key_keeps_its_pseudonym_while_the_secret_of_that_time_is_a_fallback(m
     later = erase(topic, key=KEY, forget_key=True, **ONLY_ONCE)
 
     assert rotated.new_key == first.new_key
-    assert rotated.key == first.key
-    assert later.new_key != first.new_key
+    assert later.new_key == first.new_key
+    assert rotated.key == later.key != first.key, "records name it by the newest secret"
+    assert another.new_key != first.new_key
+    numbers = dict(Intervention.objects.filter(action="erase").values_list("details__new_key", "pk"))
+    assert len(numbers) == 2
     assert erase(topic, key="grace", forget_key=True, **ONLY_ONCE).new_key == another.new_key
