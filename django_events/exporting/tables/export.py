@@ -273,6 +273,7 @@ class _Run:
             raise self._replaced(log)
         if before is None:
             table.first_erased = before_reading(self._connection, log)
+        self._rows = 0  # where another run has made the same commit, the events may not even be read
         for _ in range(CONFLICTS):
             self._refuse_older(log)
             try:

@@ -269,11 +269,11 @@ def test_a_second_process_stands_by_and_goes_on_when_the_first_one_ends(things, 
 def test_a_transform_that_is_too_slow_for_a_batch_loses_no_acknowledgement(things, make_inbox, rabbitmq):
     """The server closes a connection of which it hears nothing for two heartbeats, and gives all of it out again."""
     queue = Rabbit(rabbitmq)
-    options = {**rabbitmq.options, "heartbeat": 1}
+    options = {**rabbitmq.options, "heartbeat": 3}
     try:
         rabbitmq.publish("letters", *(b"%d" % n for n in range(30)))  # none of which is recognised
         inbox = make_inbox(
-            things, source=queue.source(), transform=lambda message: (time.sleep(0.2), letter(message))[1]
+            things, source=queue.source(), transform=lambda message: (time.sleep(0.3), letter(message))[1]
         )
         with override_settings(DJANGO_EVENTS={"BROKERS": {"rabbitmq": options}}):
             assert take_in(inbox) == 30
