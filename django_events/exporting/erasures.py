@@ -159,14 +159,17 @@ def found(
     One that was interrupted, or is at work, is left out and named. The mark goes past it, and its record says so: when
     it is done it has another number, and a later run finds it. One that a later one stands in for is left to that.
     """
-    said = {"topic": log.name, "incarnation": log.incarnation, "after": after}
+
+    def looked() -> list[tuple[Any, ...]]:
+        return fetch(connection, SQL.erasures, topic=log.name, incarnation=log.incarnation, after=after)
+
     with connection.transaction():
         fetch(connection, SQL.let_erasures_begin)
-        rows = fetch(connection, SQL.erasures, **said)
+        rows = looked()
         if not_done := [number for number, _, details in rows if not details.keys() & {"until", "passed", "closed_by"}]:
             with _noting():
                 fetch(connection, SQL.pass_erasures, numbers=not_done)
-            rows = fetch(connection, SQL.erasures, **said)  # some may be done by now
+            rows = looked()  # some may be done by now
     by_key: dict[str, list[_Erased]] = {}
     by_id: list[_ErasedIds] = []
     last, interrupted, left_out, done = LastErasure(after), list[int](), list[int](), 0
@@ -207,8 +210,9 @@ def pending(connection: Connection, log: TopicLog, *, after: int) -> bool:
 
 def refuse_older_database(connection: Connection, log: TopicLog, erased: LastErasure, place: str) -> None:
     """EventsMissing if the database doesn't know of an erasure that is applied: it would bring back what was erased."""
-    said = {"topic": log.name, "incarnation": log.incarnation}
-    [[at, are_done]] = fetch(connection, SQL.erasure_is_done, id=erased.number, **said)
+    [[at, are_done]] = fetch(
+        connection, SQL.erasure_is_done, id=erased.number, topic=log.name, incarnation=log.incarnation
+    )
     if at is None or _microseconds(at) != erased.at or not are_done:
         raise EventsMissing(
             f"The database is older than {place}: erasure {erased.number} is applied there, and not in this database, "

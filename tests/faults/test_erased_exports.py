@@ -64,7 +64,8 @@ def test_what_is_erased_stays_erased(log: Callable[..., Any], tmp_path: Path, fo
         first.wait(120)
         assert said in ("", LOCKED) or "has taken" in said or "writes to" in said
         code, told = first.returncode, (tmp_path / "said").read_text()
-    assert code in ((-signal.SIGKILL, 0) if how == "killed" else (0, 1)), told
+    # 75 where the session that was ended was not the one with the lock: it looks for erasures under a lock of theirs.
+    assert code in ((-signal.SIGKILL, 0) if how == "killed" else (0, 1, 75)), told
     assert "Traceback" not in told
 
     export(topic, out, *words, format=format)
