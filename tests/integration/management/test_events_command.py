@@ -30,7 +30,7 @@ from django_events.models import (
     Topic,
 )
 from django_events.models.functions import ClockTimestamp
-from django_events.observing import problems
+from django_events.observing.problems import serving
 from django_events.observing.state import CLOCK_OVERDUE, read
 from django_events.operating.clocks import pause_clock
 from django_events.operating.pausing import pause
@@ -292,7 +292,7 @@ def test_status_shows_a_screenful_and_json_all(events: Run, things, make_consume
 
 @pytest.mark.slow
 def test_status_looks_closely_at_a_few_only(events: Run, things, make_consumer, monkeypatch) -> None:
-    monkeypatch.setattr(problems, "LOOKED_INTO", 1)
+    monkeypatch.setattr(serving, "LOOKED_INTO", 1)
     for i in range(3):
         make_consumer(things, handler=take, name=f"reader-{i}")
     fill(things, 1)

@@ -22,12 +22,13 @@ from django_events.log import channel
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Event, MaintenanceStep, Sample, Topic
 from django_events.models.functions import ClockTimestamp
-from django_events.observing import dead_rows, problems
+from django_events.observing import dead_rows
 from django_events.observing.doctoring import cleaning, logs, reach, schema, server, site
 from django_events.observing.doctoring import processes as keepers
 from django_events.observing.doctoring.database import Database
 from django_events.observing.doctoring.examining import ALL, examine
 from django_events.observing.findings import Finding
+from django_events.observing.problems import transactions
 from django_events.operating.pausing import pause
 from django_events.operations import lag
 from django_events.statements import log_table
@@ -288,7 +289,7 @@ def test_maintenance_that_never_ran_fails_or_is_late():
 
 
 def test_an_old_snapshot_is_a_problem_with_its_end(connect, monkeypatch):
-    monkeypatch.setattr(problems, "HELD", timedelta(0))
+    monkeypatch.setattr(transactions, "HELD", timedelta(0))
     other_session = connect(application_name="a report")
     other_session.execute("CREATE TEMPORARY TABLE mine (id int)")
     pid = other_session.info.backend_pid
@@ -301,7 +302,7 @@ def test_an_old_snapshot_is_a_problem_with_its_end(connect, monkeypatch):
 def test_a_table_full_of_dead_rows_is_a_problem(monkeypatch):
     monkeypatch.setattr(dead_rows, "LEAST", 0)
     monkeypatch.setattr(dead_rows, "TIMES_LIVE", 0)
-    monkeypatch.setattr(problems, "UNCLEANED", timedelta(hours=-1))
+    monkeypatch.setattr(transactions, "UNCLEANED", timedelta(hours=-1))
     answers = [*cleaning.bloat(Database("default"))]
 
     assert {answer.severity for answer in answers} == {"error"}

@@ -17,7 +17,8 @@ from django_events.maintaining.steps import STEPS
 from django_events.models.functions import ClockTimestamp
 from django_events.models.maintenance import NEVER
 from django_events.observing.lag import standings
-from django_events.observing.problems import find_problems, idle_troubles
+from django_events.observing.problems import find_problems
+from django_events.observing.problems.serving import idle_troubles
 from django_events.operating.orphans import forget_orphans
 from django_events.operating.subscribing import expire_some
 from django_events.operations import add_webhook, remove_topic, resume, subscribe, unregister, unsubscribe
