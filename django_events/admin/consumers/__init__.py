@@ -25,8 +25,8 @@ from django_events.admin.pages import Pages, by, may
 from django_events.admin.problems import problems
 from django_events.admin.rollups import rollup_charts, rollup_of
 from django_events.admin.rows import consumer_rows
+from django_events.deriving.derivation import table_of
 from django_events.deriving.reached import of_consumer
-from django_events.deriving.rebuilding import table_of
 from django_events.exceptions import EventsError, did_you_mean
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, Intervention, Position, Rebuild
 from django_events.models.databases import databases
