@@ -1,227 +1,38 @@
-"""Consumers: how far they are, what they have in hand, and the actions that move them."""
+"""Consumers: how far they are, what they have in hand, and the actions that move them: `actions` has each."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import Any, NamedTuple
 
-from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
-from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
-from django_events import declarations, sql
+from django_events import sql
 from django_events.admin import addresses
 from django_events.admin.charts import Chart, Line, Point, chart, period_of, periods, rates
-from django_events.admin.forms import ReasonForm, ReplayForm, RetryForm, RewindForm, SkipForm, UnsubscribeForm
-from django_events.admin.pages import Pages, by, may
+from django_events.admin.consumers.actions import ACTIONS, Action
+from django_events.admin.consumers.by_hand import done_by_hand
+from django_events.admin.consumers.declared import declared_options
+from django_events.admin.consumers.deliveries import LISTED, leases, listed, types_and_keys
+from django_events.admin.consumers.kept import kept_table
+from django_events.admin.pages import Pages, may
 from django_events.admin.problems import problems
 from django_events.admin.rollups import rollup_charts, rollup_of
 from django_events.admin.rows import consumer_rows
-from django_events.deriving.derivation import table_of
-from django_events.deriving.reached import of_consumer
 from django_events.exceptions import EventsError, did_you_mean
-from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, Intervention, Position, Rebuild
+from django_events.models import Consumer, DeadLetter, Position
 from django_events.models.databases import databases
-from django_events.observing import counted, samples
+from django_events.observing import samples
 from django_events.observing.barriers import barriers
 from django_events.observing.findings import Subject
-from django_events.observing.lag import PartitionProgress, importance, progress, standings
+from django_events.observing.lag import importance, progress, standings
 from django_events.observing.problems import find_problems
 from django_events.observing.queues import figures
 from django_events.observing.samples import Pace
 from django_events.operating.moved_keys import waiting_consumers
-from django_events.operations import pause, replay, resume, retry_now, rewind, skip, unsubscribe
-from django_events.outcomes import UpTo
-from django_events.phrases import duration
-from django_events.retries import Backoff
-
-SQL = sql.beside(__name__)
-
-LISTED = 100
-OF_HANDLERS = ("retry_now", "skip", "replay")  # what has no meaning for a roll-up
-BY_HAND, LOOKED_AT = 10, 1_000  # interventions on the page of a consumer, and rows that are looked at for them
-LEASED = 10_000  # events in hand that are looked up
-IN_HAND = ("event_id", "received_at", "visible_at", "token", "attempts", "delivered", "error")  # in that order
-WAIT = timedelta(seconds=5)  # for events in hand: a page must answer sooner than a command
-Act = Callable[[HttpRequest, Consumer, dict[str, Any]], str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Action:
-    """An action on a consumer, for users with the permission of the same name."""
-
-    name: str
-    label: Promise
-    explanation: Promise
-    act: Act
-    form: type[forms.Form] = ReasonForm
-    previewed: bool = False
-
-    @property
-    def permission(self) -> str:
-        return f"{self.name}_consumer"
-
-
-def _pause(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
-    if pause(row.name, topic=row.topic.name, reason=said["reason"], by=by(request), using=row._state.db):
-        return _("Consumer %(consumer)s is paused: what is in hand is finished, nothing more is begun.") % {
-            "consumer": row
-        }
-    return ""
-
-
-def _resume(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
-    if resume(row.name, topic=row.topic.name, reason=said["reason"], by=by(request), using=row._state.db):
-        return _("Consumer %(consumer)s goes on, and what failed is tried again now.") % {"consumer": row}
-    return ""
-
-
-def _retry_now(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
-    only = said["only"]
-    how = {"reason": said["reason"], "by": by(request), "using": row._state.db}
-    if retry_now(row.name, topic=row.topic.name, event_id=only, **how):
-        if only:
-            return _("Consumer %(consumer)s tries %(address)s again now.") % {
-                "consumer": row,
-                "address": f"{row.topic}/{only}",
-            }
-        return _("Consumer %(consumer)s tries again now what failed.") % {"consumer": row}
-    return ""
-
-
-def _skip(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
-    skip(row.name, said["event"], topic=row.topic.name, reason=said["reason"], by=by(request), using=row._state.db)
-    return _("Event %(address)s is a dead letter of %(consumer)s now: it can be redriven.") % {
-        "address": f"{row.topic}/{said['event']}",
-        "consumer": row,
-    }
-
-
-def _replay(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
-    done = replay(
-        row.name,
-        topic=row.topic.name,
-        first=said["first"],
-        last=said["last"],
-        types=[said["type"]] if said["type"] else None,
-        keys=[said["key"]] if said["key"] else None,
-        reason=said["reason"],
-        by=by(request),
-        using=row._state.db,
-    )
-    if not done.events:
-        return ""
-    return _("Consumer %(consumer)s handles %(again)s again. Of those chosen, %(left_out)s are left out.") % {
-        "consumer": row,
-        "again": counted.events(done.events),
-        "left_out": counted.events(done.pending + done.filtered + done.waiting),
-    }
-
-
-def _rewind(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
-    moves = rewind(
-        row.name,
-        to=said["place"],
-        topic=row.topic.name,
-        partition=said["partition"],
-        reason=said["reason"],
-        by=by(request),
-        wait=WAIT,
-        using=row._state.db,
-    )
-    again = sum(move.again for move in moves)
-    left_out = sum(move.omitted for move in moves)
-    return _("Consumer %(consumer)s is rewound: %(again)s come again, %(left_out)s left out.") % {
-        "consumer": row,
-        "again": counted.events(again),
-        "left_out": counted.events(left_out),
-    }
-
-
-def _unsubscribe(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
-    how = {"reason": said["reason"], "by": by(request), "using": row._state.db}
-    unsubscribe(row.name, topic=row.topic.name, force=said["force"], **how)
-    return _("Subscription %(consumer)s is removed.") % {"consumer": row}
-
-
-ACTIONS = {
-    action.name: action
-    for action in (
-        Action(
-            name="pause",
-            label=gettext_lazy("Pause"),
-            explanation=gettext_lazy(
-                "What is in hand is finished, and nothing more is begun until the consumer is resumed. Its events wait."
-            ),
-            act=_pause,
-        ),
-        Action(
-            name="resume",
-            label=gettext_lazy("Resume"),
-            explanation=gettext_lazy(
-                "The consumer goes on where it was. What stopped or waits for another attempt is tried again now."
-            ),
-            act=_resume,
-        ),
-        Action(
-            name="retry_now",
-            label=gettext_lazy("Retry now"),
-            explanation=gettext_lazy(
-                "What stopped or waits for another attempt is tried again now, its attempts counted anew."
-            ),
-            act=_retry_now,
-            form=RetryForm,
-        ),
-        Action(
-            name="skip",
-            label=gettext_lazy("Skip an event"),
-            explanation=gettext_lazy(
-                "The consumer gives up on one event and goes on behind it. The event becomes a dead letter, with your "
-                "reason: nothing is lost, and it can be redriven."
-            ),
-            act=_skip,
-            form=SkipForm,
-        ),
-        Action(
-            name="replay",
-            label=gettext_lazy("Replay events"),
-            explanation=gettext_lazy(
-                "The consumer handles chosen events again, beside what comes. Each waits as a dead letter for its turn."
-                " Events that it has not handled yet, or that are not meant for it, are left out."
-            ),
-            act=_replay,
-            form=ReplayForm,
-        ),
-        Action(
-            name="rewind",
-            label=gettext_lazy("Rewind"),
-            explanation=gettext_lazy(
-                "The consumer goes on at another place of the log. You see what would happen before anything changes."
-            ),
-            act=_rewind,
-            form=RewindForm,
-            previewed=True,
-        ),
-        Action(
-            name="unsubscribe",
-            label=gettext_lazy("Unsubscribe"),
-            explanation=gettext_lazy(
-                "The subscription is removed, with all events that it has not handled. The log is not kept for it any "
-                "longer."
-            ),
-            act=_unsubscribe,
-            form=UnsubscribeForm,
-        ),
-    )
-}
+from django_events.operations import rewind
 
 
 class ConsumerAdmin(Pages):
@@ -298,16 +109,16 @@ class ConsumerAdmin(Pages):
                 consumers={},  # this is its page, with its actions
                 topics={row.topic.name: row.topic_id},
             ),
-            "declared": _declared(row),
-            "kept": _kept(using, row, positions),
+            "declared": declared_options(row),
+            "kept": kept_table(using, row, positions),
             "charts": _charts(using, row, period_of(request)[1]),
             "period": period_of(request)[0],
             "periods": periods(),
-            "interventions": _done_by_hand(using, row),
+            "interventions": done_by_hand(using, row),
             "actions": [
                 action
                 for action in ACTIONS.values()
-                if self._offers(request, row, standing.state, action, derived=rollup is not None)
+                if action.offered(request, row, standing.state, rolled_up=rollup is not None)
             ],
             "dead_letters": DeadLetter.objects.using(using).filter(consumer=row).exists(),
         }
@@ -318,7 +129,7 @@ class ConsumerAdmin(Pages):
         state = request.GET.get("state", "")
         found = listed(using, row, state, after=addresses.id_of(request, "after") or 0)
         rows, more = found[:LISTED], len(found) > LISTED
-        known = _types_and_keys(using, row, [one.event_id for one in rows])
+        known = types_and_keys(using, row, [one.event_id for one in rows])
         context = {
             "title": _("Deliveries of %(consumer)s") % {"consumer": row},
             "trail": [(str(row), self.url("change", address))],
@@ -400,22 +211,6 @@ class ConsumerAdmin(Pages):
             messages.info(request, _("Nothing was changed: there was nothing to do."))
         return HttpResponseRedirect(back)
 
-    def _offers(
-        self, request: HttpRequest, row: Consumer, state: str, action: Action, *, derived: bool = False
-    ) -> bool:
-        if row.mode == "spark" or not may(request, action.permission):
-            return False
-        if derived and action.name in OF_HANDLERS:
-            return False
-        offered = {
-            "pause": row.paused_at is None,
-            "resume": row.paused_at is not None or state == "stopped",
-            "retry_now": row.paused_at is None and state == "retrying",
-            "replay": not _is_derived(row),
-            "unsubscribe": row.subscribed,
-        }
-        return offered.get(action.name, True)
-
 
 def _charts(using: str, row: Consumer, period: timedelta) -> list[Chart]:
     points = samples.of_consumer(using, row.pk, period)
@@ -434,147 +229,6 @@ def _charts(using: str, row: Consumer, period: timedelta) -> list[Chart]:
 
 def _is_of(subject: Subject, row: Consumer) -> bool:
     return (subject.consumer, subject.topic) == (row.name, row.topic.name)
-
-
-def _declared(row: Consumer) -> list[tuple[str, object, bool]]:
-    """What the app that declares a consumer says of it, and whether that is code; nothing if no app here does."""
-    for one in declarations.consumers:
-        if one.name == row.name:
-            return [
-                (_("Handler"), _named(one.handler), True),
-                (_("Declared at"), one.declared_at, True),
-                (_("Attempts allowed"), one.retry.attempts, False),
-                (_("Pauses between them"), _pauses(one.retry), False),
-                (
-                    _("After the last one"),
-                    _("the partition stops") if one.on_exhausted == "stop" else _("dead letter"),
-                    False,
-                ),
-                (_("Time-out"), duration(one.timeout) if one.timeout else "–", False),
-                (_("Lease"), duration(one.lease), False),
-                (_("Batch size"), one.batch_size or "–", False),
-            ]
-    return []
-
-
-class _Kept(NamedTuple):
-    """The table that a consumer keeps: up to which event it is true, and how far another one is filled, if any."""
-
-    table: str
-    up_to: UpTo
-    rebuild: Rebuild | None
-
-    @property
-    def percent(self) -> int:
-        """How much of the logs is in the table that is filled."""
-        ends = 0 if self.rebuild is None else sum(self.rebuild.ends.values())
-        return 100 if self.rebuild is None or not ends else 100 * sum(self.rebuild.reached.values()) // ends
-
-
-def _kept(using: str, row: Consumer, positions: Sequence[PartitionProgress]) -> _Kept | None:
-    for one in declarations.consumers:
-        if one.name == row.name and one.derived:
-            rebuilds = Rebuild.objects.using(using).filter(consumer=row.name)
-            return _Kept(table_of(using, one), of_consumer(using, row, positions), rebuilds.first())
-    return None
-
-
-def _is_derived(row: Consumer) -> bool:
-    return any(one.name == row.name and one.derived for one in declarations.consumers)
-
-
-def _named(handler: object) -> str:
-    if isinstance(handler, str):
-        return handler
-    if handler is None:
-        return "–"
-    while isinstance(handler, partial):
-        handler = handler.func
-    name = getattr(handler, "__qualname__", type(handler).__qualname__)
-    return f"{getattr(handler, '__module__', '')}.{name}"
-
-
-def _pauses(retry: Backoff) -> str:
-    if retry.pauses:
-        return ", ".join(map(duration, retry.pauses))
-    return _("%(base)s, twice as long each time, up to %(cap)s") % {
-        "base": duration(retry.base),
-        "cap": duration(retry.cap),
-    }
-
-
-class DoneByHand(NamedTuple):
-    """An intervention; of a rewind the first of its partitions, and how many there are."""
-
-    first: Intervention
-    partitions: int
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """What was said, and of one partition all that was changed."""
-        details: dict[str, Any] = self.first.details
-        if self.partitions == 1:
-            return details
-        said = {name: value for name, value in details.items() if name in ("to", "reason")}
-        return {"partitions": self.partitions, **said}
-
-
-def _done_by_hand(using: str, row: Consumer) -> list[DoneByHand]:
-    """The newest interventions. A rewind is written down for each partition, and is one here."""
-    about = Intervention.objects.using(using).filter(consumer=row.name, topic=row.topic.name)
-    done: list[DoneByHand] = []
-    last: Intervention | None = None
-    for one in about.order_by("-at", "-pk")[:LOOKED_AT]:
-        if last is not None and _is_same_rewind(last, one):
-            done[-1] = done[-1]._replace(partitions=done[-1].partitions + 1)
-        elif len(done) == BY_HAND:
-            break
-        else:
-            done.append(DoneByHand(one, 1))
-        last = one
-    return done
-
-
-def _is_same_rewind(later: Intervention, one: Intervention) -> bool:
-    """Whether these are two partitions of a rewind, which move in one transaction."""
-    if (later.action, one.action) != ("rewind", "rewind") or later.at - one.at > timedelta(seconds=1):
-        return False
-    said = [(each.by, each.details.get("to"), each.details.get("reason")) for each in (later, one)]
-    return said[0] == said[1] and later.details.get("partition") != one.details.get("partition")
-
-
-def leases(using: str, row: Consumer) -> list[DeliveryLease]:
-    """What the workers of a queue consumer have in hand, the lease that ends first first."""
-    return list(DeliveryLease.objects.using(using).filter(consumer=row).order_by("leased_until")[:LISTED])
-
-
-def listed(using: str, row: Consumer, state: str, *, after: int) -> list[Delivery]:
-    """Deliveries of a consumer as the page lists them, and one more if there are more."""
-    with sql.by_index(using):
-        return _listed(using, row, state, after)
-
-
-def _listed(using: str, row: Consumer, state: str, after: int) -> list[Delivery]:
-    rows: QuerySet[Delivery] = Delivery.objects.using(using).filter(consumer=row)
-    if state == "leased":
-        ids = sorted(one for lease in leases(using, row) for one in lease.event_ids if one > after)
-        in_hand = SQL.deliveries_in_hand
-        found = sql.fetch(using, in_hand, consumer_id=row.pk, event_ids=ids[:LEASED], limit=LISTED + 1)
-        return [Delivery(consumer_id=row.pk, **dict(zip(IN_HAND, one, strict=True))) for one in found]
-    if state == "retrying":  # among those that are due first: a million may wait for their first attempt
-        waiting = rows.filter(visible_at__isnull=False).order_by("visible_at").values_list("event_id", "attempts")
-        ids = [event_id for event_id, attempts in waiting[:LEASED] if attempts][: LISTED + 1]
-        return sorted(rows.filter(event_id__in=ids), key=lambda one: ids.index(one.event_id))
-    if state == "waiting":
-        return list(rows.filter(visible_at__isnull=False).order_by("visible_at")[: LISTED + 1])
-    return list(rows.filter(event_id__gt=after).order_by("event_id")[: LISTED + 1])
-
-
-def _types_and_keys(using: str, row: Consumer, event_ids: list[int]) -> dict[int, tuple[str, str | None]]:
-    """Of events that are in the log; of a dead letter that is handled again after retention nothing is known here."""
-    with sql.by_index(using):
-        found = Event.objects.using(using).filter(topic_id=row.topic_id, id__in=event_ids)
-        return {event_id: (type_, key) for event_id, type_, key in found.values_list("id", "type", "key")}
 
 
 def _attempted(row: Consumer) -> int | None:
