@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from django_events import Backoff, Draft, Ignore, declarations, redis_source
 from django_events.admin import addresses
-from django_events.admin import log as log_pages
 from django_events.admin.topics import COLOURS
+from django_events.admin.topics import log as log_pages
 from django_events.models import Consumer, DeadLetter, Event, Inbox, Position, Topic
 from django_events.observing import samples
 from django_events.observing.fates import STATES, fates

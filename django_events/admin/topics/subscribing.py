@@ -7,7 +7,7 @@ from django import forms
 from django.utils.translation import gettext_lazy
 
 from django_events.admin.forms import refuse_predicates
-from django_events.admin.matching import Patterns, Tried, tried_filter
+from django_events.admin.topics.matching import Patterns, Tried, tried_filter
 from django_events.exceptions import EventsError
 from django_events.models import Topic
 from django_events.operations import subscribe

@@ -11,11 +11,11 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
-from django_events.admin import addresses, causes, log, matching, payloads, subscribing
+from django_events.admin import addresses, payloads
 from django_events.admin.forms import OnceForm, RemoveForm, RepartitionForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.rows import consumer_rows, topic_rows
-from django_events.admin.volume import volume
+from django_events.admin.topics import causes, log, matching, subscribing, volume
 from django_events.exceptions import EventsError, did_you_mean
 from django_events.log.inventory import extents, logs, waiting
 from django_events.models import Consumer, Event, Topic
@@ -260,7 +260,7 @@ class TopicAdmin(Pages):
             else:
                 after = addresses.id_of(request, "after")
                 found = log.page(using, topic, filters=filters, **within, before=before, after=after)
-            shown = volume(using, topic, kept=kept, **within)
+            shown = volume.volume(using, topic, kept=kept, **within)
         context = {
             "title": _("Log of %(topic)s") % {"topic": topic.name},
             "trail": [(topic.name, self.url("change", address))],

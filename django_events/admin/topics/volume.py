@@ -14,9 +14,9 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from django_events import declarations, sql
-from django_events.admin import log
 from django_events.admin.charts import HEIGHT, WIDTH
 from django_events.admin.rollups import declared_as_made, step_of
+from django_events.admin.topics import log
 from django_events.declarations import DeclaredRollUp
 from django_events.models import Topic
 from django_events.outcomes import UpTo

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from django_events.admin.finding import ADDRESS
-from django_events.admin.log import SEARCHED
+from django_events.admin.topics.log import SEARCHED
 from django_events.models import Event, Topic
 from django_events.observing.causes import caused, caused_by
 from django_events.outcomes import CausedEvent
