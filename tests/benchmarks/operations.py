@@ -17,7 +17,7 @@ from django_events.log import retention, segments
 from django_events.log.transfer import Transfer
 from django_events.maintaining import steps
 from django_events.maintaining.expiring import expire
-from django_events.management.events.status import status
+from django_events.management.events.looking.status import status
 from django_events.observing import state
 from django_events.observing.lag import oldest_waits, standings
 from django_events.operations import repartition

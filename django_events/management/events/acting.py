@@ -7,7 +7,7 @@ from django.core.management.base import CommandParser
 
 from django_events import declarations
 from django_events.consuming.registered import registered
-from django_events.management.events.status import lag_of, state_of
+from django_events.management.events.looking.status import lag_of, state_of
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Subcommand,

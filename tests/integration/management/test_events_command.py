@@ -18,7 +18,8 @@ from django_events import Backoff, Draft, declarations, models, publish, publish
 from django_events.log import inventory
 from django_events.management import reporting
 from django_events.management.commands.events import Command
-from django_events.management.events import ALL, peeking, status
+from django_events.management.events import ALL
+from django_events.management.events.looking import peeking, status
 from django_events.models import (
     BufferedEvent,
     Clock,

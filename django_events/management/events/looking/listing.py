@@ -7,7 +7,7 @@ from django.core.management.base import CommandParser
 from django_events import declarations, models
 from django_events.consuming.registered import registered
 from django_events.log.inventory import logs, sizes
-from django_events.management.events.status import (
+from django_events.management.events.looking.status import (
     consumer_data,
     dead_letters_of,
     held_back,

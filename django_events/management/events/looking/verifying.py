@@ -30,7 +30,7 @@ def verify(
     **options: Any,
 ) -> Report:
     if against is not None:
-        from django_events.management.events.comparing import compared
+        from django_events.management.events.looking.comparing import compared
 
         return compared(using, topic=topic, last=last, against=against, catalog=catalog, verbosity=verbosity)
     if catalog is not None:

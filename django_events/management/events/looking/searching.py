@@ -5,8 +5,8 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from django_events.log.inventory import existing
+from django_events.management.events.looking.peeking import event_data, listed
 from django_events.management.events.payloads import shown
-from django_events.management.events.peeking import event_data, listed
 from django_events.management.events.subcommand import Subcommand, at_least_one, past_time
 from django_events.management.reporting import Report
 from django_events.models import Event
