@@ -1,6 +1,6 @@
 """One partition of a stream consumer, leased by a worker: reading it in order, and settling how far the consumer is.
 
-    lease = claim(subscription, position_id, partition, holder="host:7")
+    lease = partitions.claim(subscription, position_id, partition, holder="host:7")
     while batch := lease.read():
         with transaction.atomic(using):
             ...
@@ -12,41 +12,31 @@ one takes the partition over under a new token, and goes on carefully (see `hand
 """
 
 import logging
-import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import DatabaseError, connections
-
 from django_events import sql
 from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, bury, judge
-from django_events.consuming.leases import Lease, end_holder, give_up
-from django_events.consuming.missing import floors, left_out, missing, refuse_missing
-from django_events.consuming.reading import ALL, NOTHING, EventGone, are_whole, bounded, light, loaded
+from django_events.consuming.leases import Lease, give_up
+from django_events.consuming.missing import left_out, refuse_gap, refuse_missing
+from django_events.consuming.reading import ALL, NOTHING, EventGone, bounded, loaded
 from django_events.consuming.subscriptions import Subscription
 from django_events.consuming.unread import UnreadEvent
-from django_events.log.segments import Segment
 from django_events.received import ReceivedEvent
-from django_events.sql.prepared import SharedSession
 
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
 
 # How many ids a read looks at, at least, where a filter or the partition may leave out most of them.
 RANGE = 10_000
-CLAIMED = 9  # columns of `claim_and_read` before those of an event
 MOST = 1_000_000  # events in one read, where neither batch_size nor memory sets a limit
 
 
-class Gap(NamedTuple):
-    """An event that must exist after the id `after`, up to the id `upper`, and was not read."""
-
-    what: str
-    after: int
-    upper: int
+# The rows behind a position, up to an id; None where they have to be read in another way.
+ReadOn = Callable[[int, int], sql.Rows | None]
 
 
 class EventBatch(NamedTuple):
@@ -103,7 +93,7 @@ class LeasedPartition(Lease):
     readable_until: int = 0
     batch: EventBatch | None = None
     read_ahead: tuple[sql.Rows, int] | None = None  # events that were read with the claim, and up to which id
-    prepared: "PreparedClaim | None" = None  # what reads on
+    read_on: ReadOn | None = None  # reads what comes next by a prepared statement
     read_limit: int = MOST  # events; less after a batch that was too large for MAX_BATCH_BYTES
     claimed_at: float = field(default_factory=time.monotonic)
 
@@ -168,9 +158,9 @@ class LeasedPartition(Lease):
 
     def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
         after = event.id - 1
-        statement = SQL.read.on(
+        statement = sql.shared.next_events.on(
             log=self.subscription.log,
-            events=self._events(),
+            events=self.subscription.events_of(self.partition),
             match=sql.all_of([]),
             after=after,
             upper=event.id,
@@ -195,12 +185,17 @@ class LeasedPartition(Lease):
         # What may have ended a worker is also read by itself: it may be too large to be read with others.
         most = 1 if self.position < self.careful_until else min(of.most, self.read_limit)
         match, until = of.filter_behind(self.position)
-        upper = min(self.readable_until, self.position + _reach(of, most), until)
-        usual = self.prepared if most == of.most and most_bytes is None else None
-        if usual is not None and (small := usual.read(self.position, upper)) is not None:
+        upper = min(self.readable_until, self.position + reach(of, most), until)
+        usual = self.read_on if most == of.most and most_bytes is None else None
+        if usual is not None and (small := usual(self.position, upper)) is not None:
             return self._batch(small, None, most=most, upper=upper)
-        statement = SQL.read.on(
-            log=of.log, events=self._events(), match=match, after=self.position, upper=upper, most=most
+        statement = sql.shared.next_events.on(
+            log=of.log,
+            events=of.events_of(self.partition),
+            match=match,
+            after=self.position,
+            upper=upper,
+            most=most,
         )
         rows, cut = bounded(self.using, statement, at_most=most, most_bytes=most_bytes)
         return self._batch(rows, cut, most=most, upper=upper)
@@ -239,54 +234,13 @@ class LeasedPartition(Lease):
         if events and events[0].id == self.attempted:
             events[0] = events[0].with_attempt(self.attempts + 1)
         if not of.filtered:
-            self._refuse_gap(events, upper if ended else events[-1].id)
+            upper_read = upper if ended else events[-1].id
+            refuse_gap(of, self.partition, events, after=self.position, number=self.number, upper=upper_read)
         if ended:
             self.batch = EventBatch(events, upper, self._number_at(upper, events))
         else:
             self.batch = EventBatch(events, events[-1].id, self._number_of(events[-1]))
         return self.batch
-
-    def _refuse_gap(self, events: list[ReceivedEvent], upper: int) -> None:
-        """EventsMissing if `events` lacks one of those after the position, up to the id `upper`."""
-        if self._gap(events, upper, self.position, self.number) is None:
-            return
-        dropped = floors(self.subscription)
-        number = max(self.number, dropped.number(self.partition))
-        after = max(self.position, dropped.id)
-        events = [event for event in events if event.id > dropped.id]
-        if after < dropped.compacted_until:  # the last event of a partition up to there stays: numbers go on from it
-            below = [event for event in events if event.id <= dropped.compacted_until]
-            number, last = max([number, *(event.number for event in below)]), max([after, *(one.id for one in below)])
-            after = min(dropped.compacted_until, upper)
-            events = [event for event in events if event.id > after]
-            if events and not dropped.compacts and events[0].number - 1 - number <= after - last:
-                number = max(number, events[0].number - 1)  # a mirror's: its source may have removed that one, too
-        if (gap := self._gap(events, upper, after, number)) is None:
-            return
-        of = self.subscription
-        statement = sql.shared.batch_end.on(
-            log=of.log, events=self._events(), match=of.match, after=gap.after, upper=gap.upper, most=1
-        )
-        [[there]] = sql.fetch_whole(self.using, statement)
-        raise missing(gap.what) if there is None else left_out(f"{of.topic}/{there}")
-
-    def _gap(self, events: list[ReceivedEvent], upper: int, after: int, number: int) -> Gap | None:
-        """The first missing event: found by its id, or in a partition by the number of an event after it."""
-        topic = self.subscription.topic
-        if self.subscription.whole:
-            if len(events) >= upper - after:
-                return None
-            lost = next((n for n, event in enumerate(events, after + 1) if event.id != n), after + len(events) + 1)
-            return Gap(f"Event {topic}/{lost}", lost - 1, lost)
-        if not events or events[-1].number - number <= len(events):
-            return None
-        before = after
-        for lost, event in enumerate(events, number + 1):
-            if event.number != lost:
-                break
-            before = event.id
-        what = f"Event number {lost} of partition {self.partition}, which comes before {topic}/{event.id},"
-        return Gap(what, before, event.id - 1)
 
     def _go_carefully(self) -> int | None:
         """Handle the next batch one by one: it may have ended the last worker. Returns the last id of the batch."""
@@ -294,7 +248,7 @@ class LeasedPartition(Lease):
         match, until = of.filter_behind(self.position)
         statement = sql.shared.batch_end.on(
             log=of.log,
-            events=self._events(),
+            events=of.events_of(self.partition),
             match=match,
             after=self.position,
             upper=min(self.readable_until, until),
@@ -459,12 +413,6 @@ class LeasedPartition(Lease):
             return self.batch.position, self.batch.number
         return passed.id, self._number_of(passed)
 
-    def _events(self) -> sql.Statement:
-        of = self.subscription
-        if of.whole:
-            return sql.shared.in_topic.on(topic_id=of.topic_id)
-        return sql.shared.in_partition.on(partition=self.partition)
-
     def _number_of(self, event: ReceivedEvent) -> int:
         return event.id if self.subscription.whole else event.number
 
@@ -480,157 +428,6 @@ class LeasedPartition(Lease):
         return events[-1].number if events else self.number
 
 
-def claim(
-    subscription: Subscription,
-    position_id: int,
-    partition: int,
-    min_position: int = 0,
-    *,
-    holder: str,
-    async_commit: bool = True,
-) -> LeasedPartition | None:
-    """Lease a partition; None if another worker has it, it has to wait, or it has nothing to do.
-
-    With `async_commit` the claim may not be on disk yet when this returns, so a crash of the server may undo it. A
-    partition whose lease has run out is taken over. `min_position` is a bound for the planner: no position is below it,
-    unless it was rewound.
-    """
-    nested = connections[subscription.using].in_atomic_block
-    token = secrets.randbits(63)
-    for _ in range(2):
-        rows = sql.fetch_whole(
-            subscription.using,
-            SQL.claim.on(
-                redrive_due=subscription.redrive_due,
-                log=subscription.log,
-                topic_id=subscription.topic_id,
-                min_position=min_position,
-            ),
-            position_id=position_id,
-            layout=subscription.layout,
-            revision=subscription.revision,
-            token=token,
-            lease=subscription.consumer.lease,
-            holder=holder[:200],
-            async_commit=async_commit and not nested,
-        )
-        # A worker that froze just before its COMMIT keeps the row locked until its connection is ended.
-        if rows or nested or not _end_frozen_settler(subscription.using, position_id):
-            break
-    if not rows:
-        return None
-    position, number, attempted, attempts, careful_until, lost_token, address, clock = rows[0][:8]
-    redrives, last_id, barrier, _ = rows[0][8:]
-    return LeasedPartition(
-        subscription,
-        token,
-        lost_token,
-        nested,
-        position_id,
-        partition,
-        position,
-        number,
-        attempted,
-        attempts,
-        careful_until,
-        address,
-        clock,
-        redrives,
-        barrier,
-        after_crash=lost_token is not None,
-        readable_until=last_id or 0,
-    )
-
-
-class PreparedClaim:
-    """Leases a partition and reads its next events, which are in one segment of the log, by one prepared statement.
-
-    It reads on by another one.
-    """
-
-    def __init__(self, session: SharedSession, of: Subscription, position_id: int, partition: int, segment: Segment):
-        self.segment = segment
-        self._session, self._of, self._position_id, self._partition = session, of, position_id, partition
-        chosen = SQL.read.on(
-            log=segment.table,
-            events=sql.shared.in_topic.on(topic_id=of.topic_id) if of.whole else SQL.in_claimed_partition,
-            match=of.match,
-            after=("claimed", "position"),
-            upper=("claimed", "upper"),
-            most=of.most,
-        )
-        self._read_on = SQL.read_on.on(log=of.log, light=light(chosen, of.most))
-        self._statement = SQL.claim_and_read.on(
-            log=of.log,
-            segment=segment.table,
-            topic_id=of.topic_id,
-            before=max(segment.first, of.filter_from) - 1,
-            redrive_due=of.redrive_due,
-            light=light(chosen, of.most),
-        )
-
-    def claim(self, *, holder: str) -> LeasedPartition | None:
-        """None also where anything is unusual: `claim` finds out what. The lease may not be on disk yet."""
-        of, token = self._of, secrets.randbits(63)
-        if not self._session.is_good:
-            return None
-        rows = self._session.ask(
-            self._statement,
-            position_id=self._position_id,
-            layout=of.layout,
-            revision=of.revision,
-            token=token,
-            lease=of.consumer.lease,
-            holder=holder[:200],
-            reach=_reach(of, of.most),
-        )
-        if not rows:
-            return None
-        position, number, attempted, careful_until, address, clock, last_id, barrier, upper = rows[0][:CLAIMED]
-        events = [row[CLAIMED:] for row in rows if row[CLAIMED] is not None]
-        return LeasedPartition(
-            of,
-            token,
-            lost_token=None,
-            nested=False,
-            position_id=self._position_id,
-            partition=self._partition,
-            position=position,
-            number=number,
-            attempted=attempted,
-            attempts=0,
-            careful_until=careful_until,
-            row_address=address,
-            clock=clock,
-            redrives=False,
-            barrier=barrier,
-            after_crash=False,
-            readable_until=last_id,
-            read_ahead=(events, upper) if are_whole(events) else None,
-            prepared=self,
-        )
-
-    def read(self, position: int, upper: int) -> sql.Rows | None:
-        """The events behind a position, up to the id `upper`; None where `bounded` has to find out what is there."""
-        if not (self._session.is_good and self.segment.first <= position + 1 and upper < self.segment.end):
-            return None
-        try:
-            rows = self._session.ask(self._read_on, partition=self._partition, position=position, upper=upper)
-        except DatabaseError as error:
-            if sql.kind_of(error).of_server:
-                raise
-            return None
-        return rows if are_whole(rows) else None
-
-
-def _reach(of: Subscription, most: int) -> int:
+def reach(of: Subscription, most: int) -> int:
     """How many ids to look at for so many events."""
     return most if of.is_dense else max(RANGE, 2 * most * of.partitions)
-
-
-def _end_frozen_settler(using: str, position_id: int) -> bool:
-    """End the worker that keeps a position's row locked although its lease is over; returns whether there was one."""
-    rows = sql.fetch(using, SQL.overdue, position_id=position_id)
-    for (token,) in rows:
-        end_holder(using, token)
-    return bool(rows)

@@ -15,8 +15,9 @@ from django_events import sql
 from django_events.consuming import layouts
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
-from django_events.consuming.leased_partitions import EventBatch, LeasedPartition, PreparedClaim, claim
+from django_events.consuming.leased_partitions import EventBatch, LeasedPartition
 from django_events.consuming.leases import Lease, end_holder
+from django_events.consuming.partitions import PreparedClaim, claim
 from django_events.consuming.ranges import RangeFold, RangeSize, RangeTurn
 from django_events.consuming.reading import is_of_payload
 from django_events.consuming.redriving import next_redrive

@@ -175,6 +175,19 @@ SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id > {after} ORD
 e.partition = p.partition
 
 
+-- name: next_events
+-- The next events of a partition after an id, in order: a part of `bounded`.
+--
+-- Bounds are literals, so that the planner opens only the segments between them.
+-- Literals: after, upper, most. Identifiers: log. Parts: events (which events `e` are in the partition), match.
+-- Relies on: (partition, id) or the primary key of the log.
+SELECT {event_columns of e}
+FROM {log} AS e
+WHERE {events} AND e.id > {after} AND e.id <= {upper} AND {match}
+ORDER BY e.id
+LIMIT {most}
+
+
 -- name: in_partition
 -- Part of a condition on an event `e` of a topic's own log: it is of one partition.
 --

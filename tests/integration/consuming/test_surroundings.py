@@ -11,7 +11,7 @@ from django.db.backends.signals import connection_created
 
 from django_events import Backoff, Draft, publish_many
 from django_events.consuming import streams
-from django_events.consuming.leased_partitions import claim
+from django_events.consuming.partitions import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import LeaseLost
 from django_events.models import DeadLetter
