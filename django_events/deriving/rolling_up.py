@@ -17,8 +17,8 @@ from typing import NamedTuple
 from django.db import DatabaseError, ProgrammingError
 
 from django_events import declarations, models, sql
+from django_events.consuming.handlers import FoldedRange
 from django_events.consuming.missing import left_out, missing
-from django_events.consuming.ranges import FoldedRange
 from django_events.consuming.subscriptions import Subscription
 from django_events.declarations import DeclaredRollUp
 from django_events.declarations.declared_rollup import TIMES, UNTIL
@@ -58,7 +58,7 @@ class FoldedInto(NamedTuple):
 
 
 class RollUpFold:
-    """What a roll-up has instead of a handler, see `consuming.ranges.RangeFold`."""
+    """What a roll-up has instead of a handler, see `handlers.RangeFold`."""
 
     def __init__(self, declared: DeclaredRollUp) -> None:
         self.declared = declared

@@ -17,9 +17,9 @@ from django.db import transaction
 
 from django_events import models, sql, telemetry
 from django_events.conf import settings
-from django_events.consuming.claimed_deliveries import DeliverySettlement
 from django_events.consuming.failures import Failure, Verdict, storable
 from django_events.consuming.handling import log_failure
+from django_events.consuming.queues.claimed_deliveries import DeliverySettlement
 from django_events.operating.interventions import record
 from django_events.outward.endpoints import Endpoint
 from django_events.outward.exchange import NotDelivered, WebhookAnswer

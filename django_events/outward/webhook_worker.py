@@ -18,12 +18,12 @@ from queue import Empty, SimpleQueue
 from django.db import DatabaseError, InterfaceError
 
 from django_events import models, sql, telemetry
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries
-from django_events.consuming.deliveries import Queue
 from django_events.consuming.failures import Failure
 from django_events.consuming.handling import begin, no_attempt_left
 from django_events.consuming.leases import give_up
-from django_events.consuming.queues import QueueServer
+from django_events.consuming.queues.claimed_deliveries import ClaimedDeliveries
+from django_events.consuming.queues.deliveries import Queue
+from django_events.consuming.queues.server import QueueServer
 from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
 from django_events.consuming.subscribed import note_served
 from django_events.consuming.subscriptions import Subscription, subscriptions

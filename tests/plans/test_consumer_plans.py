@@ -4,8 +4,8 @@ import pytest
 from django.db import connection
 
 from django_events import Draft, consumer, declarations, publish_many, sql
-from django_events.consuming.leased_partitions import SQL as PARTITIONS_SQL
-from django_events.consuming.partitions import claim
+from django_events.consuming.streams.leased_partitions import SQL as PARTITIONS_SQL
+from django_events.consuming.streams.partitions import claim
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.log.ends import SQL as ENDS_SQL
 from django_events.models import Position

@@ -8,10 +8,10 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from django_events import models, sql
-from django_events.consuming.claimed_deliveries import SQL as CLAIMED_DELIVERIES_SQL
-from django_events.consuming.deliveries import SQL as DELIVERIES_SQL
-from django_events.consuming.filling import SQL as FILLING_SQL
-from django_events.consuming.handed_out import SQL as HANDED_OUT_SQL
+from django_events.consuming.programs.handed_out import SQL as HANDED_OUT_SQL
+from django_events.consuming.queues.claimed_deliveries import SQL as CLAIMED_DELIVERIES_SQL
+from django_events.consuming.queues.deliveries import SQL as DELIVERIES_SQL
+from django_events.consuming.queues.filling import SQL as FILLING_SQL
 from django_events.maintaining.pruning import SQL as PRUNING_SQL
 from django_events.observing.problems.serving import SQL as SERVING_SQL
 from django_events.observing.queues import SQL as QUEUES_SQL

@@ -16,7 +16,7 @@ from django_events.publishing.encoding import BufferRow
 
 PACKAGE = Path(sql.__file__).parents[1]
 SHARED = "sql/shared"
-FUNCTIONS = "consuming/worker_functions"  # no statements: the bodies of functions, which hold statements of other files
+FUNCTIONS = "consuming/programs/worker_functions"  # no statements: bodies of functions, which hold those of others
 
 ASKING = {"ask", "_fetch"}
 FETCHING = {"fetch", "fetch_whole", "bounded", "begin_with"}  # all take a statement, and its parameters by name

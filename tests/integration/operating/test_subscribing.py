@@ -7,8 +7,9 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from django_events import Backoff, Draft, claim, declarations, models, publish_many, queue
-from django_events.consuming import filter_terms, registration
-from django_events.consuming.handed_out import ack, hand_out
+from django_events.consuming import registration
+from django_events.consuming.programs.handed_out import ack, hand_out
+from django_events.consuming.queues import filter_terms
 from django_events.consuming.subscribed import note_served
 from django_events.exceptions import InUse, Invalid, LeaseLost, Refused, UnknownName
 from django_events.maintaining.expiring import expire

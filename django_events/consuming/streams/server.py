@@ -12,16 +12,17 @@ from collections.abc import Callable, Collection, Sequence
 from django.db import DatabaseError, connections, transaction
 
 from django_events import sql
-from django_events.consuming import layouts
-from django_events.consuming.handlers import BoundHandler
+from django_events.consuming import handling
+from django_events.consuming.handlers import BoundHandler, RangeFold
 from django_events.consuming.handling import Handling, OnFailure
-from django_events.consuming.leased_partitions import EventBatch, LeasedPartition
 from django_events.consuming.leases import Lease, end_holder
-from django_events.consuming.partitions import PreparedClaim, claim
-from django_events.consuming.ranges import RangeFold, RangeSize, RangeTurn
 from django_events.consuming.reading import is_of_payload
-from django_events.consuming.redriving import next_redrive
 from django_events.consuming.setbacks import released_if_unread
+from django_events.consuming.streams import layouts
+from django_events.consuming.streams.leased_partitions import EventBatch, LeasedPartition
+from django_events.consuming.streams.partitions import PreparedClaim, claim
+from django_events.consuming.streams.ranges import RangeSize, RangeTurn
+from django_events.consuming.streams.redriving import next_redrive
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import EventsMissing
 from django_events.log import segments
@@ -30,9 +31,6 @@ from django_events.received import ReceivedEvent
 from django_events.sql.prepared import PREPARE_AGAIN, PREPARE_EVERY, SharedSession
 
 logger = logging.getLogger("django_events.consumer")
-
-TURN = 0.2  # seconds, then the worker goes on with the consumer that has waited longest
-TRANSACTION = 0.1  # seconds, then the events that a handler of single events has handled are committed
 
 
 class StreamServer:
@@ -106,7 +104,7 @@ class StreamServer:
 
     def _fold(self, lease: LeasedPartition, folding: RangeFold, stopping: Callable[[], bool]) -> int:
         """As `serve`, by ranges of ids: there are no dead letters, and no events to read with the claim."""
-        passed = RangeTurn(lease, folding, self._range_size, stopping, seconds=TURN).read()
+        passed = RangeTurn(lease, folding, self._range_size, stopping, seconds=handling.TURN).read()
         self._release(lease)
         return passed
 
@@ -165,7 +163,7 @@ class _Turn:
         self.lease = lease
         self.stopping = stopping
         self.patient = patient
-        self._ends_at = time.monotonic() + TURN
+        self._ends_at = time.monotonic() + handling.TURN
         self._commit_at = 0.0
         self._handling = Handling(lease, handler, enough=self._enough, on_failure=on_failure)
 
@@ -197,7 +195,7 @@ class _Turn:
     def _handle(self, events: Sequence[ReceivedEvent]) -> int:
         passed = 0
         while passed < len(events) and not self.lease.released and not (passed and self._over()):
-            self._commit_at = time.monotonic() + TRANSACTION
+            self._commit_at = time.monotonic() + handling.TRANSACTION
             passed += self._handling.handle(self.lease, events[passed:])
         return passed
 

@@ -7,8 +7,8 @@ from django.db import DatabaseError
 
 from django_events import sql
 from django_events.consuming.failures import Failure, Verdict, judge
-from django_events.consuming.leased_partitions import LeasedPartition, PartitionSettlement
 from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload, loaded
+from django_events.consuming.streams.leased_partitions import LeasedPartition, PartitionSettlement
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import LeaseLost
 from django_events.received import ReceivedEvent

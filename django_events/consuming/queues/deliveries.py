@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from django.db import DatabaseError, connections
 
 from django_events import sql
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries, claimed_under, leased_events
 from django_events.consuming.leases import end_holder
+from django_events.consuming.queues.claimed_deliveries import ClaimedDeliveries, claimed_under, leased_events
 from django_events.consuming.subscriptions import Subscription
 from django_events.log import segments
 from django_events.log.segments import Segment

@@ -17,9 +17,9 @@ from typing import NamedTuple, TypeVar
 from django.db import connections
 
 from django_events import declarations, sql
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries
-from django_events.consuming.claiming import Claimed, begin_claim
-from django_events.consuming.deliveries import Queue
+from django_events.consuming.programs.claiming import Claimed, begin_claim
+from django_events.consuming.queues.claimed_deliveries import ClaimedDeliveries
+from django_events.consuming.queues.deliveries import Queue
 from django_events.consuming.registered import Named
 from django_events.consuming.subscribed import consumers_named
 from django_events.consuming.subscriptions import subscriptions

@@ -10,9 +10,9 @@ import secrets
 from django.db import DatabaseError, connections
 
 from django_events import sql
-from django_events.consuming.leased_partitions import LeasedPartition, reach
 from django_events.consuming.leases import end_holder
 from django_events.consuming.reading import are_whole, light
+from django_events.consuming.streams.leased_partitions import LeasedPartition, reach
 from django_events.consuming.subscriptions import Subscription
 from django_events.log.segments import Segment
 from django_events.sql.prepared import SharedSession

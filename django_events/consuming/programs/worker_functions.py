@@ -9,12 +9,13 @@ made of them; where a statement changes, a test says so, and the next migration 
 import re
 
 from django_events import sql
-from django_events.consuming import failures, filling, fingerprints, reading
-from django_events.consuming.claimed_deliveries import SQL as CLAIMED
-from django_events.consuming.deliveries import LARGEST_WINDOW, SMALLEST_WINDOW
-from django_events.consuming.deliveries import SQL as DELIVERIES
-from django_events.consuming.handed_out import SQL as HANDED_OUT
+from django_events.consuming import failures, fingerprints, reading
 from django_events.consuming.leases import SQL as LEASES
+from django_events.consuming.programs.handed_out import SQL as HANDED_OUT
+from django_events.consuming.queues import filling
+from django_events.consuming.queues.claimed_deliveries import SQL as CLAIMED
+from django_events.consuming.queues.deliveries import LARGEST_WINDOW, SMALLEST_WINDOW
+from django_events.consuming.queues.deliveries import SQL as DELIVERIES
 from django_events.consuming.subscribed import SQL as SUBSCRIBED
 from django_events.statements import SMALL, Statement, as_text
 

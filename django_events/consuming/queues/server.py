@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection
 from django.db import OperationalError
 
 from django_events import sql
-from django_events.consuming import streams
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries
-from django_events.consuming.deliveries import Interval, Queue, Unclaimable
-from django_events.consuming.filling import fill
+from django_events.consuming import handling
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
 from django_events.consuming.leases import Lease
+from django_events.consuming.queues.claimed_deliveries import ClaimedDeliveries
+from django_events.consuming.queues.deliveries import Interval, Queue, Unclaimable
+from django_events.consuming.queues.filling import fill
 from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.subscriptions import Subscription
 
@@ -80,9 +80,9 @@ class QueueServer:
         passed = serve_deliveries(lease, handler, on_failure=on_failure, stopping=stopping)
         took = time.monotonic() - began
         # Deliveries that are freed again were claimed for nothing, and other workers could not have them meanwhile.
-        if took >= streams.TURN:
+        if took >= handling.TURN:
             self.at_once = max(self.subscription.consumer.batch_size or 1, passed)
-        elif count >= self.at_once and took < streams.TURN / 4:
+        elif count >= self.at_once and took < handling.TURN / 4:
             self.at_once = max(min(2 * self.at_once, MOST_AT_ONCE), self.at_once)
         self.queue.prepare(last + 1)
         return passed
@@ -105,9 +105,9 @@ def serve_deliveries(
     stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """Handle and settle claimed deliveries for a turn, and free the rest; returns how many events were passed."""
-    ends_at = time.monotonic() + streams.TURN
+    ends_at = time.monotonic() + handling.TURN
     commit_at = 0.0
-    handling = Handling(
+    in_turn = Handling(
         claimed, handler, enough=lambda: stopping() or time.monotonic() >= commit_at, on_failure=on_failure
     )
     at_once = len(claimed.attempts)
@@ -118,8 +118,8 @@ def serve_deliveries(
         if not events:
             break
         begun = True
-        commit_at = time.monotonic() + streams.TRANSACTION
-        passed += handling.handle(claimed, events)
+        commit_at = time.monotonic() + handling.TRANSACTION
+        passed += in_turn.handle(claimed, events)
     claimed.release()
     return passed
 

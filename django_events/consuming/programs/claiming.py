@@ -19,11 +19,11 @@ from functools import partial
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from django_events import declarations, sql
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries, DeliverySettlement
-from django_events.consuming.deliveries import Queue
 from django_events.consuming.failures import Failure, Verdict
 from django_events.consuming.handling import begin, log_failure, no_attempt_left
-from django_events.consuming.queues import QueueServer
+from django_events.consuming.queues.claimed_deliveries import ClaimedDeliveries, DeliverySettlement
+from django_events.consuming.queues.deliveries import Queue
+from django_events.consuming.queues.server import QueueServer
 from django_events.consuming.registered import Named
 from django_events.consuming.subscribed import consumers_named, note_served
 from django_events.consuming.subscriptions import Subscription, subscriptions

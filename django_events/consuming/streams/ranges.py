@@ -7,15 +7,13 @@ transaction, fenced by the lease's token as every other, so each event is folded
 import logging
 import time
 from collections.abc import Callable
-from datetime import datetime
-from typing import NamedTuple, Protocol
 
 from django.db import DatabaseError, connections, transaction
 
 from django_events import sql, telemetry
-from django_events.consuming.leased_partitions import LeasedPartition, PartitionSettlement
+from django_events.consuming.handlers import FoldedRange, RangeFold
 from django_events.consuming.setbacks import released_if_unread
-from django_events.consuming.subscriptions import Subscription
+from django_events.consuming.streams.leased_partitions import LeasedPartition, PartitionSettlement
 from django_events.exceptions import EventsMissing
 from django_events.log.stops import unreadable
 
@@ -24,26 +22,6 @@ logger = logging.getLogger("django_events.consumer")
 FIRST, CAREFUL, MOST = 10_000, 1_000, 500_000  # ids of a range: at first, after a crash, and at most
 MOST_LEFT_OUT = 100  # events in a row
 QUICK, SLOW = 0.15, 0.5  # seconds: a range that took less is followed by a longer one, more by a shorter one
-
-
-class FoldedRange(NamedTuple):
-    """How many events of a range were for the consumer, and when the first of them was logged."""
-
-    matching: int
-    first_at: datetime | None
-
-
-class RangeFold(Protocol):
-    """What folds ranges of ids, in the transaction that settles them."""
-
-    def fold(self, of: Subscription, match: sql.Statement, after: int, upper: int, *, nested: bool) -> FoldedRange:
-        """Fold the events behind an id, up to another one, that a filter matches.
-
-        EventsMissing where one is not in the log and nothing says why. `nested` is in a transaction of a caller's.
-        """
-
-    def leave_out(self, of: Subscription, event_id: int, error: DatabaseError) -> None:
-        """Count one event that can't be folded."""
 
 
 class RangeSize:
