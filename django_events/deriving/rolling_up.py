@@ -188,7 +188,7 @@ def fold_statement(
         beyond=shape.beyond,
         placed=shape.placed,
         totals=shape.totals,
-        places=[*range(1, len(shape.groups) + 2)],
+        ordinals=[*range(1, len(shape.groups) + 2)],
         updates=shape.updates,
         seen=seen,
         most_groups=most_groups,

@@ -172,7 +172,7 @@ class ConsumerAdmin(Pages):
                     return self._done(request, row, action, action.act(request, row, said), said["reason"], back)
                 moves = rewind(
                     row.name,
-                    to=said["place"],
+                    to=said["start"],
                     topic=row.topic.name,
                     partition=said["partition"],
                     dry_run=True,

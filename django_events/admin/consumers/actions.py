@@ -113,7 +113,7 @@ def _replay(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
 def _rewind(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
     moves = rewind(
         row.name,
-        to=said["place"],
+        to=said["start"],
         topic=row.topic.name,
         partition=said["partition"],
         reason=said["reason"],
@@ -188,7 +188,7 @@ ACTIONS = {
             name="rewind",
             label=gettext_lazy("Rewind"),
             explanation=gettext_lazy(
-                "The consumer goes on at another place of the log. You see what would happen before anything changes."
+                "The consumer goes on at another offset of its log. You see what would happen before anything changes."
             ),
             act=_rewind,
             form=RewindForm,

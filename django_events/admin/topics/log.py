@@ -184,12 +184,12 @@ def neighbours(using: str, topic: Topic, event: Event) -> tuple[int | None, int 
         )
 
 
-def _ids(using: str, topic: Topic, filters: dict[str, Any], place: int, *, up: bool) -> list[int]:
+def _ids(using: str, topic: Topic, filters: dict[str, Any], event_id: int, *, up: bool) -> list[int]:
     """The events of a key or of a partition next to an id, one more than a page has."""
     [(column, value)] = filters.items()
     statement = (SQL.ids_after if up else SQL.ids_before).on(log=log_table(topic.pk), of=column)
     with sql.by_index(using):
-        return [found for (found,) in sql.fetch(using, statement, value=value, id=place, limit=SIZE + 1)]
+        return [found for (found,) in sql.fetch(using, statement, value=value, id=event_id, limit=SIZE + 1)]
 
 
 def _by_index(topic: Topic, filters: dict[str, Any]) -> bool:

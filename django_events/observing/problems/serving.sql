@@ -18,11 +18,11 @@ JOIN django_events_consumer AS c ON c.id = l.consumer_id
 JOIN django_events_topic AS t ON t.id = c.topic_id
 CROSS JOIN LATERAL (
     SELECT min(d.event_id) AS event_id, min(d.last_at) AS since
-    FROM jsonb_array_elements_text(l.event_ids) AS held (id)
+    FROM jsonb_array_elements_text(l.event_ids) AS leased (id)
     CROSS JOIN LATERAL (
         SELECT d.event_id, d.last_at
         FROM django_events_delivery AS d
-        WHERE d.consumer_id = l.consumer_id AND d.event_id = held.id::bigint AND d.token = l.token
+        WHERE d.consumer_id = l.consumer_id AND d.event_id = leased.id::bigint AND d.token = l.token
         LIMIT 1
     ) AS d
 ) AS hand

@@ -13,7 +13,7 @@ from django_events.observing.problems.telling import LATE, LOOKED_INTO, problem
 from django_events.phrases import duration, moment
 from django_events.statements import quoted
 
-HELD = timedelta(hours=1)  # an old snapshot
+OLD = timedelta(hours=1)  # a snapshot
 UNCLEANED = timedelta(minutes=10)  # a table of dead rows: autovacuum looks once a minute
 
 
@@ -37,7 +37,7 @@ def prepared(seen: Situation) -> Iterator[Finding]:
 
 
 def held_back(seen: Situation) -> Iterator[Finding]:
-    for holder in holders(seen.using, age=HELD, most=LOOKED_INTO):
+    for holder in holders(seen.using, age=OLD, most=LOOKED_INTO):
         what = gettext("%(holder)s: dead rows pile up, and every look gets slower.") % {"holder": _holder(holder)}
         yield problem("snapshot", None, None, None, what, _end_of(holder))
 

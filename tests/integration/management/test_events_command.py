@@ -1110,7 +1110,7 @@ def test_an_id_is_a_place_in_one_topic(events: Run, things, lanes, make_consumer
     answer = events("rewind", "reader", "--to", "1", "--execute")
 
     assert (answer.code, answer.out) == (2, "")
-    assert "and 1 is a place in one of them. Say --topic." in answer.err
+    assert "and 1 is an offset in one of them. Say --topic." in answer.err
     assert events("rewind", "reader", "--to", "1", "--topic", "things", "--execute").code == 0
     assert events("rewind", "reader", "--to", "beginning", "--execute").code == 0
 
@@ -1121,7 +1121,7 @@ def test_an_id_is_a_place_in_one_topic(events: Run, things, lanes, make_consumer
         (["--to", "99"], 1, "Topic things ends at 1, so event 99 doesn't exist yet"),
         (["--to", "99", "--execute"], 1, "Topic things ends at 1, so event 99 doesn't exist yet"),
         (["--to", "end", "--partition", "7"], 1, "has no position in partition 7"),
-        (["--to", "yesterday"], 2, "'yesterday' is no place in a log"),
+        (["--to", "yesterday"], 2, "'yesterday' is no start in a log"),
         (["--to", "2026-11-20"], 2, "has no time zone, expected 2026-11-20T00:00:00Z for UTC"),
         ([], 2, "--to"),
         (["--to", "end", "--topic", "thinks"], 2, "Did you mean 'things'?"),

@@ -289,7 +289,7 @@ def test_maintenance_that_never_ran_fails_or_is_late():
 
 
 def test_an_old_snapshot_is_a_problem_with_its_end(connect, monkeypatch):
-    monkeypatch.setattr(transactions, "HELD", timedelta(0))
+    monkeypatch.setattr(transactions, "OLD", timedelta(0))
     other_session = connect(application_name="a report")
     other_session.execute("CREATE TEMPORARY TABLE mine (id int)")
     pid = other_session.info.backend_pid
@@ -416,7 +416,7 @@ def test_a_segment_that_was_detached_halfway(make_topic, connect):
 
 
 def test_a_session_that_has_locked_a_log_is_named_with_its_end(make_topic, connect, monkeypatch):
-    monkeypatch.setattr(logs, "HELD", timedelta(0))
+    monkeypatch.setattr(logs, "LOCKED_FOR", timedelta(0))
     make_topic("small")
     log = log_table(Topic.objects.get(name="small").pk)
     other_session = connect(application_name="alter table")
@@ -437,7 +437,7 @@ def test_a_session_that_has_locked_a_log_is_named_with_its_end(make_topic, conne
 def test_a_handler_that_waits_for_a_lock_on_a_table_of_the_site_is_told_with_its_end(
     mode, make_topic, make_consumer, connect, monkeypatch
 ):
-    monkeypatch.setattr(logs, "HELD", timedelta(0))
+    monkeypatch.setattr(logs, "LOCKED_FOR", timedelta(0))
     topic = make_topic("waits")
     billing = make_consumer(topic, handler=lock_products, name="invoicing", mode=mode)
     other_session = connect(application_name="psql")

@@ -85,7 +85,7 @@ def test_a_transaction_that_is_open_for_long_is_named(connect, monkeypatch, caps
     pid = other_session.info.backend_pid
     assert found("snapshot") == []  # not for long yet
 
-    monkeypatch.setattr(transactions, "HELD", NOW)
+    monkeypatch.setattr(transactions, "OLD", NOW)
     [problem] = [one for one in found("snapshot") if f"Session {pid} " in one.what]
     assert (problem.subject.consumer, problem.subject.topic, problem.subject.partition) == (None, None, None)
     assert f"Session {pid} of {other_session.info.user} (a report) has a transaction open since 20" in problem.what
@@ -100,7 +100,7 @@ def test_a_transaction_that_is_open_for_long_is_named(connect, monkeypatch, caps
 
 
 def test_a_session_that_holds_nothing_back_is_not_named(connect, monkeypatch):
-    monkeypatch.setattr(transactions, "HELD", NOW)
+    monkeypatch.setattr(transactions, "OLD", NOW)
     idle = connect()
     idle.execute("SELECT 1")  # at READ COMMITTED it needs nothing between two statements
 
@@ -108,7 +108,7 @@ def test_a_session_that_holds_nothing_back_is_not_named(connect, monkeypatch):
 
 
 def test_a_writer_holds_back_what_is_older_than_its_transaction(connect, monkeypatch):
-    monkeypatch.setattr(transactions, "HELD", NOW)
+    monkeypatch.setattr(transactions, "OLD", NOW)
     writer = connect()
     writer.execute("CREATE TEMPORARY TABLE mine (id int)")
 

@@ -81,7 +81,7 @@ def _consumers(using: str, rows: list[models.Consumer] | None, counted: int) -> 
     if not found:
         return Report([], "No consumers.")
     of = figures(using, found, counted=counted)
-    standing = {one.consumer_id: one for one in barriers(using, rows)}
+    at_barriers = {one.consumer_id: one for one in barriers(using, rows)}
     waits = waits_of(using, found)
     told = [(one, of.get(one.consumer_id)) for one in found]
     columns = ["consumer", "topic", "state", "lag", "handled", "failed", "dead", "attempts"]
@@ -102,9 +102,9 @@ def _consumers(using: str, rows: list[models.Consumer] | None, counted: int) -> 
         )
         for one in found
     ]
-    data = [consumer_data(*one, standing.get(one[0].consumer_id), waits.get(one[0].consumer_id)) for one in told]
+    data = [consumer_data(*one, at_barriers.get(one[0].consumer_id), waits.get(one[0].consumer_id)) for one in told]
     return Report(
-        data, "\n\n".join([table(columns, cells), *queues(told), *held_back([*standing.values(), *waits.values()])])
+        data, "\n\n".join([table(columns, cells), *queues(told), *held_back([*at_barriers.values(), *waits.values()])])
     )
 
 

@@ -44,7 +44,7 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
         in_buffer = [one for one in in_buffer if one.topic in topics]
         in_logs = [one for one in in_logs if one.topic.name in topics]
     consumers.sort(key=importance)
-    standing = {one.consumer_id: one for one in barriers(using, rows)}
+    at_barriers = {one.consumer_id: one for one in barriers(using, rows)}
     waits = waits_of(using, consumers)
     told = _rows(using, consumers if format == "json" else consumers[:SHOWN], pace)
     data = {
@@ -62,7 +62,7 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
                 **consumer_data(
                     row.standing,
                     row.queue,
-                    standing.get(row.standing.consumer_id),
+                    at_barriers.get(row.standing.consumer_id),
                     waits.get(row.standing.consumer_id),
                 ),
                 "behind": row.behind,
@@ -72,7 +72,7 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
         ],
     }
     parts = [_consumers(told, len(consumers)), *queues([(row.standing, row.queue) for row in told])]
-    listed = "\n\n".join([*parts, *held_back([*standing.values(), *waits.values()])])
+    listed = "\n\n".join([*parts, *held_back([*at_barriers.values(), *waits.values()])])
     if names:
         return Report(data, "\n\n".join([_problems(found), listed]))
     parts = [_problems(found), _buffer(in_buffer), *_scheduled(scheduled), _topics(in_logs), listed]
