@@ -69,7 +69,7 @@ def drop_stranded(using: str) -> int:
     A publisher may have found the topic before it was forgotten, and committed afterwards.
     """
     deleted = 0
-    for (topic_id,) in sql.fetch(using, SQL.stranded):
+    for (topic_id,) in sql.fetch(using, SQL.stranded.on(owners=sql.shared.owners_in_buffer)):
         deleted += _empty(using, models.BufferedEvent, topic_id)
     return deleted
 

@@ -55,17 +55,9 @@ SELECT count(*) FROM gone
 -- name: stranded
 -- The topics that events in the buffer are of, and that have neither a row nor a log: those events can't go anywhere.
 --
--- Answers with the ids that the topics had.
+-- Answers with the ids that the topics had. Parts: owners.
 -- Relies on: the primary key of the buffer (topic_id, id), the primary key of django_events_topic.
-WITH RECURSIVE owner AS (
-    (SELECT b.topic_id AS id FROM django_events_bufferedevent AS b ORDER BY b.topic_id LIMIT 1)
-    UNION ALL
-    SELECT (
-        SELECT b.topic_id FROM django_events_bufferedevent AS b WHERE b.topic_id > owner.id ORDER BY b.topic_id LIMIT 1
-    )
-    FROM owner
-    WHERE owner.id IS NOT NULL
-)
+WITH RECURSIVE {owners}
 SELECT owner.id
 FROM owner
 WHERE owner.id IS NOT NULL

@@ -282,8 +282,8 @@ def test_the_figures_of_a_queue_cost_the_same_however_much_waits(consumer_id, st
     ("statement", "parameters"),
     [
         (HANDED_OUT_SQL.deliveries_of_token, {"token": 7}),
-        (WORKERS_SQL.leases, {"most": 100}),
-        (SERVING_SQL.in_hand, {"age": timedelta(0)}),
+        (WORKERS_SQL.leases.on(first_in_hand=sql.shared.first_in_hand), {"most": 100}),
+        (SERVING_SQL.in_hand.on(first_in_hand=sql.shared.first_in_hand), {"age": timedelta(0)}),
     ],
     ids=lambda one: getattr(one, "name", ""),
 )

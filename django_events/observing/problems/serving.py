@@ -104,7 +104,7 @@ def hung(seen: Situation) -> Iterator[Finding]:
     timeouts = {one.name: one.timeout or timedelta(0) for one in declarations.consumers}
     now = sql.now(seen.using)
     for consumer, topic, partition, event_id, holder, since in sql.fetch(
-        seen.using, SQL.in_hand, age=HUNG, most=LOOKED_INTO
+        seen.using, SQL.in_hand.on(first_in_hand=sql.shared.first_in_hand), age=HUNG, most=LOOKED_INTO
     ):
         if now - since <= HUNG + timeouts.get(consumer, timedelta(0)):
             continue

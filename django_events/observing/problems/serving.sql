@@ -4,7 +4,7 @@
 --
 -- A worker takes a partition for a moment's work, and deliveries together with those that it can handle in a moment. Each
 -- delivery is looked up by itself: see `deliveries_of_token`.
--- Parameters: age (an interval), most.
+-- Parameters: age (an interval), most. Parts: first_in_hand.
 -- Relies on: django_events_position and django_events_deliverylease are small; the primary key of django_events_delivery.
 SELECT c.name, t.name, p.partition, p.position + 1 AS event_id, p.holder, p.served_at AS since
 FROM django_events_position AS p
@@ -16,16 +16,7 @@ SELECT c.name, t.name, -1, hand.event_id, l.holder, hand.since
 FROM django_events_deliverylease AS l
 JOIN django_events_consumer AS c ON c.id = l.consumer_id
 JOIN django_events_topic AS t ON t.id = c.topic_id
-CROSS JOIN LATERAL (
-    SELECT min(d.event_id) AS event_id, min(d.last_at) AS since
-    FROM jsonb_array_elements_text(l.event_ids) AS leased (id)
-    CROSS JOIN LATERAL (
-        SELECT d.event_id, d.last_at
-        FROM django_events_delivery AS d
-        WHERE d.consumer_id = l.consumer_id AND d.event_id = leased.id::bigint AND d.token = l.token
-        LIMIT 1
-    ) AS d
-) AS hand
+CROSS JOIN LATERAL ({first_in_hand}) AS hand
 WHERE l.leased_until > clock_timestamp() AND hand.since < clock_timestamp() - %(age)s::interval
 ORDER BY since
 LIMIT %(most)s
