@@ -253,9 +253,8 @@ class ClaimedDeliveries(Lease):
         )
         if deleted != len(done):
             raise self.lose()
-        if (
-            failure is not None and failure.verdict is Verdict.DEAD_LETTER
-        ):  # after its delivery: the order in which all lock both
+        # A dead letter is locked after its delivery, as everywhere: in another order two sessions could deadlock.
+        if failure is not None and failure.verdict is Verdict.DEAD_LETTER:
             bury(self.subscription, failure)
         return DeliverySettlement(out, max(self.careful_until, careful_until or 0), same_transaction, counts)
 

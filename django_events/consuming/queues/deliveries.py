@@ -192,9 +192,8 @@ class Queue:
     def _go_back_sometimes(self) -> None:
         """Once per `ROUND`, look from the oldest delivery on: other workers may have freed some."""
         if self._round.is_over():
-            if (
-                not self.is_windowed
-            ):  # a window may be far behind the oldest: there, only a search without success goes back
+            # A window may be far behind the oldest: there, only a search without success goes back.
+            if not self.is_windowed:
                 self._after = 0
             self.flush()
 

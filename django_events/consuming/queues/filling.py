@@ -49,9 +49,8 @@ def fill_some(of: Subscription) -> Filled | None:
     filled = None
     try:
         filled = _fill(of, AT_ONCE, to_the_end=False)
-        if (
-            filled is not None and filled.left <= AT_ONCE
-        ):  # the end is near, so the topic's head is locked only for a moment
+        # Near the end of the log, so the topic's head is locked only for a moment.
+        if filled is not None and filled.left <= AT_ONCE:
             more = _fill(of, AT_ONCE, to_the_end=True)
             filled = Filled(filled.made + more.made, more.left) if more is not None else filled
     except DatabaseError as error:

@@ -91,9 +91,8 @@ class StreamServer:
             return self._fold(lease, handler.folding, stopping)
         turn = _Turn(lease, handler, on_failure, stopping, self.patient)
         passed = 0
-        if (
-            lease.redrives
-        ):  # one dead letter, then the events of the log, then as many dead letters as there is time for
+        # One dead letter, then the events of the log, then as many dead letters as there is time for.
+        if lease.redrives:
             passed += turn.redrive(most=1)
         passed += turn.read()
         if lease.redrives and not lease.released:
