@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 
-from django_events.management.events.looking.verifying import told_of
+from django_events.management.events.looking.offenders import told_of
 from django_events.management.reporting import Report, now_and_then, table
 from django_events.management.spark import dsn_of, explained, local
 from django_events.phrases import count, duration

@@ -8,11 +8,9 @@ from django.core.management.base import CommandParser
 from django.db import connections
 
 from django_events.log.inventory import existing
+from django_events.management.events.looking.offenders import told_of
 from django_events.management.events.subcommand import Subcommand, at_least_one, wrong_usage
-from django_events.management.reporting import Report, now_and_then, printable, table
-from django_events.models import Position
-from django_events.observing.findings import Finding
-from django_events.observing.verifying.offenders import Offenders
+from django_events.management.reporting import Report, now_and_then, table
 from django_events.observing.verifying.proving import Proved, Verified
 from django_events.observing.verifying.proving import verify as verify_database
 from django_events.phrases import count, duration
@@ -53,28 +51,6 @@ def verify(
     parts = [told_of(found.offenders), _topics(found.topics), *found.notes, _summary(found, last)]
     code = Exit.FAILED if found.offenders else Exit.DONE
     return Report(data, "\n\n".join(part for part in parts if part), code=code)
-
-
-def told_of(offenders: Offenders) -> str:
-    """What is wrong, for people."""
-    if not offenders:
-        return ""
-    blocks = [count(len(offenders), "offender").upper(), *map(_offender, offenders)]
-    more = [f"  … and {number:,} more of the kind {kind}" for kind, number in offenders.more.items()]
-    return "\n".join([*blocks, *more])
-
-
-def _offender(one: Finding) -> str:
-    consumer, topic, partition, event_id = one.subject
-    whom = f"{topic}" if event_id is None else f"{topic}/{event_id}"
-    whom += "" if partition in (None, Position.ALL) else f", partition {partition}"
-    whom += f", consumer {consumer}" if consumer else ""
-    lines = [f"  {one.kind}: {whom}: {one.what}", f"    expected: {one.data['expected']}", f"    → {one.remedy}"]
-    return "\n".join(map(_line, lines))
-
-
-def _line(text: str) -> str:
-    return text[: len(text) - len(text.lstrip())] + printable(text)
 
 
 def _topics(proved: Sequence[Proved]) -> str:
