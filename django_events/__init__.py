@@ -21,7 +21,7 @@ _HOMES = {
     "Backoff": "django_events.retries",
     "BufferedWriter": "django_events.publishing.writer",
     "DELETE": "django_events.declarations",
-    "Claimed": "django_events.consuming.claiming",
+    "Claimed": "django_events.consuming.programs.claiming",
     "DeclaredConsumer": "django_events.declarations",
     "DeclaredInbox": "django_events.declarations",
     "DeclaredProjection": "django_events.declarations",
@@ -44,7 +44,7 @@ _HOMES = {
     "await_for": "django_events.deriving.waiting",
     "cancel": "django_events.publishing.api",
     "capture": "django_events.publishing.capture",
-    "claim": "django_events.consuming.claiming",
+    "claim": "django_events.consuming.programs.claiming",
     "close_writers": "django_events.publishing.open_writers",
     "consumer": "django_events.declarations",
     "end_streams": "django_events.live.server_sent_events",
@@ -157,7 +157,7 @@ if TYPE_CHECKING:
     from django_events.bridges.sources import InboxMessage
     from django_events.bridges.sqs import sqs
     from django_events.bridges.sqs_source import sqs_source
-    from django_events.consuming.claiming import Claimed, claim
+    from django_events.consuming.programs.claiming import Claimed, claim
     from django_events.declarations import (
         DELETE,
         DeclaredConsumer,
