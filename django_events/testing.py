@@ -22,8 +22,8 @@ from typing import Any, TypeVar, cast
 from django.db import transaction
 
 from django_events import declarations, models, sql
-from django_events.bridges.source_promises import check_source
-from django_events.bridges.target_promises import check_target
+from django_events.bridges.inboxes.source_promises import check_source
+from django_events.bridges.relays.target_promises import check_target
 from django_events.consuming.children import children_left_behind
 from django_events.consuming.handlers import BoundHandler, broken
 from django_events.drafts import UNSET, Draft

@@ -93,7 +93,7 @@ def into_a_broker(effort: Effort) -> Iterator[Row]:
             relays[name] = DeclaredRelay(
                 name=f"bench-{broker.name}",
                 topics=(str(topic),),
-                handler="django_events.bridges.relaying.Relaying",
+                handler="django_events.bridges.relays.relaying.Relaying",
                 to=to,
                 transactional=False,
                 batch_size=BATCH,

@@ -23,9 +23,9 @@ from django_events import (
     publish_many,
     wait_for,
 )
-from django_events.bridges import log_reader
-from django_events.bridges.inbox_worker import InboxWorker
-from django_events.bridges.log_reader import LogReader
+from django_events.bridges.inboxes import log_reader
+from django_events.bridges.inboxes.inbox_worker import InboxWorker
+from django_events.bridges.inboxes.log_reader import LogReader
 from django_events.exceptions import Refused
 from django_events.log import compaction, segments
 from django_events.log.inventory import next_scheduled, waiting

@@ -8,7 +8,7 @@ import trustme
 from django.test import override_settings
 
 from django_events import rabbitmq as rabbitmq_queue
-from django_events.bridges import rabbitmq as bridge
+from django_events.bridges.relays import rabbitmq as bridge
 from django_events.event_columns import EVENT
 from django_events.models import DeadLetter, Event
 from django_events.operations import redrive

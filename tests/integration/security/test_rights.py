@@ -29,7 +29,7 @@ from django_events import (
     shard_of,
 )
 from django_events import sql as statements
-from django_events.bridges.inbox_worker import InboxWorker
+from django_events.bridges.inboxes.inbox_worker import InboxWorker
 from django_events.exceptions import NotReady
 from django_events.log.compaction import compact
 from django_events.management.events import grants as command

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from django.db import DatabaseError, InterfaceError
 
-from django_events.bridges.sources import InboxMessage
+from django_events.bridges.inboxes.sources import InboxMessage
 from django_events.contracts.cloudevents import TRACE
 from django_events.contracts.contract import VERSION
 from django_events.database_errors import kind_of

@@ -19,11 +19,11 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, ClassVar
 
-from django_events.bridges.amqp_frames import RAW, tolerant
 from django_events.bridges.brokers import check_package, options_of, said, unmade
-from django_events.bridges.queue_sources import WINDOW, QueuedMessage, QueueInUse, check_times, identity_of
-from django_events.bridges.rabbitmq import LONGEST_KEY, SECONDS, connected
-from django_events.bridges.sources import InboxMessage, SourceUnavailable, moment_of
+from django_events.bridges.inboxes.amqp_frames import RAW, tolerant
+from django_events.bridges.inboxes.queue_sources import WINDOW, QueuedMessage, QueueInUse, check_times, identity_of
+from django_events.bridges.inboxes.sources import InboxMessage, SourceUnavailable, moment_of
+from django_events.bridges.relays.rabbitmq import LONGEST_KEY, SECONDS, connected
 from django_events.exceptions import NotReady
 
 HEARTBEAT = 10  # seconds: the server gives the queue to another process after two that didn't come

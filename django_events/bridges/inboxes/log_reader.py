@@ -21,7 +21,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from django_events.bridges.brokers import masked, options_of
-from django_events.bridges.sources import (
+from django_events.bridges.inboxes.sources import (
     CopyBeginning,
     Found,
     GoneMessages,
@@ -42,7 +42,7 @@ from django_events.sql.limited import answering_within
 from django_events.statements import SMALL, Statement, as_text, beside, log_table
 
 if TYPE_CHECKING:
-    from django_events.bridges.log_source import LogSource
+    from django_events.bridges.inboxes.log_source import LogSource
 
 SQL = beside(__name__)
 

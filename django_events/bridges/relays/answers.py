@@ -8,7 +8,7 @@ return judged(messages, answers, error)   # when nothing more can be sent
 from collections.abc import Sequence
 from typing import Any
 
-from django_events.bridges.protocol import RelayMessage, TargetUnavailable
+from django_events.bridges.relays.targets import RelayMessage, TargetUnavailable
 
 UNANSWERED = object()
 

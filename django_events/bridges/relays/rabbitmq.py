@@ -22,9 +22,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from django_events.bridges.answers import UNANSWERED, Unroutable, judged
 from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
-from django_events.bridges.protocol import Newest, RelayMessage, Route, TargetUnavailable
+from django_events.bridges.relays.answers import UNANSWERED, Unroutable, judged
+from django_events.bridges.relays.targets import Newest, RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady, did_you_mean
 from django_events.received import ReceivedEvent
 

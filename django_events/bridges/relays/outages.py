@@ -9,7 +9,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django_events.bridges.protocol import TargetUnavailable
+from django_events.bridges.relays.targets import TargetUnavailable
 
 if TYPE_CHECKING:
     from django_events.declarations import DeclaredRelay

@@ -22,7 +22,7 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Protocol
 
-from django_events.bridges.sources import InboxMessage, SourceUnavailable
+from django_events.bridges.inboxes.sources import InboxMessage, SourceUnavailable
 
 WINDOW = timedelta(days=4)  # for as long as SQS keeps a message, if it isn't told otherwise
 LONGEST_WINDOW = timedelta(days=365)

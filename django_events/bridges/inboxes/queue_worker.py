@@ -14,12 +14,12 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from django_events.bridges import inbox_worker
-from django_events.bridges.inbox_worker import LOOKS_AGAIN, SHORTEST_PAUSE, HeldUp, InboxWorker
-from django_events.bridges.queue_sources import QueuedMessage, QueueInUse, QueueReader, dedup_key_of
-from django_events.bridges.queue_taking_in import QueuedEvent, last_word, take_in_queued
-from django_events.bridges.sources import InboxMessage, SourceUnavailable
-from django_events.bridges.taking_in import InboxRow
+from django_events.bridges.inboxes import inbox_worker
+from django_events.bridges.inboxes.inbox_worker import LOOKS_AGAIN, SHORTEST_PAUSE, HeldUp, InboxWorker
+from django_events.bridges.inboxes.queue_sources import QueuedMessage, QueueInUse, QueueReader, dedup_key_of
+from django_events.bridges.inboxes.queue_taking_in import QueuedEvent, last_word, take_in_queued
+from django_events.bridges.inboxes.sources import InboxMessage, SourceUnavailable
+from django_events.bridges.inboxes.taking_in import InboxRow
 from django_events.declarations import DeclaredInbox
 from django_events.exceptions import Refused
 from django_events.workers.stopping import Stop

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
-from django_events.bridges.protocol import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
+from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady
 from django_events.received import ReceivedEvent
 

@@ -17,11 +17,11 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Any, ClassVar
 
-from django_events.bridges.aws import MOST_ENTRIES, AwsSaid, client_of, code_of, is_fifo
 from django_events.bridges.brokers import check_package, options_of, said, unmade
-from django_events.bridges.queue_sources import WINDOW, QueuedMessage, check_times, identity_of
-from django_events.bridges.sources import InboxMessage, SourceUnavailable
-from django_events.bridges.sqs import URL, is_queue
+from django_events.bridges.inboxes.queue_sources import WINDOW, QueuedMessage, check_times, identity_of
+from django_events.bridges.inboxes.sources import InboxMessage, SourceUnavailable
+from django_events.bridges.relays.aws import MOST_ENTRIES, AwsSaid, client_of, code_of, is_fifo
+from django_events.bridges.relays.sqs import URL, is_queue
 from django_events.exceptions import NotReady
 from django_events.phrases import count
 

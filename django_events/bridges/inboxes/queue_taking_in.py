@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django_events import sql, telemetry
-from django_events.bridges.taking_in import UNLIMITED, InboxRow
+from django_events.bridges.inboxes.taking_in import UNLIMITED, InboxRow
 from django_events.declarations import DeclaredTopic
 from django_events.exceptions import NotReady
 from django_events.publishing.encoding import Encoded

@@ -9,7 +9,7 @@ doubles, and a relay finds out what a target has, and whether another one fills 
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-from django_events.bridges.protocol import RelayMessage, Route
+from django_events.bridges.relays.targets import RelayMessage, Route
 from django_events.contracts import cloudevents
 from django_events.event_columns import EVENT
 from django_events.exceptions import UnreadableEvent

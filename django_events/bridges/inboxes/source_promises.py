@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from django_events.bridges.inboxes.sources import Found, GoneMessages, InboxMessage, Places, SourceUnavailable
 from django_events.bridges.promises import SOON, NotChecked, Promise, Promises, in_a_thread
-from django_events.bridges.sources import Found, GoneMessages, InboxMessage, Places, SourceUnavailable
 from django_events.declarations.declared_inbox import InboxSource
 
 AT_ONCE = 7  # messages of a batch, so that some are left
@@ -31,7 +31,7 @@ def check_source(
     secrets: Sequence[str] = (),
     seconds: float = 30.0,
 ) -> dict[str, str]:
-    """Check that a source of an inbox keeps the promises of `django_events.bridges.sources`, against its real broker.
+    """Check that an inbox's source keeps the promises of `django_events.bridges.inboxes.sources`, by its real broker.
 
     `put` adds messages of these bodies to the empty source, in this order. `remove` removes its oldest messages, so
     many. `replace` deletes what the source reads, and makes it anew, empty. `stop` and `start` are of the broker, and
@@ -46,7 +46,7 @@ def check_source(
 class SourcePromises(Promises):
     """They share the messages that were put so far, whose bodies are numbers."""
 
-    of = "a source (django_events.bridges.sources)"
+    of = "a source (django_events.bridges.inboxes.sources)"
     unavailable = SourceUnavailable
 
     def __init__(self, source: Any, *, put: Any, remove: Any, replace: Any, **options: Any) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
-from django_events.bridges.protocol import Newest, RelayMessage, Route, TargetUnavailable
+from django_events.bridges.relays.targets import Newest, RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady
 from django_events.received import ReceivedEvent
 

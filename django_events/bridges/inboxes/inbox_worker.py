@@ -16,9 +16,16 @@ from typing import Any
 from django.db import DatabaseError, InterfaceError
 
 from django_events import sql
-from django_events.bridges.drafting import LONGEST_REASON, Unreadable, event_of, unreadable_event
-from django_events.bridges.sources import Found, GoneMessages, InboxMessage, Places, SourceReader, SourceUnavailable
-from django_events.bridges.taking_in import InboxRow, Intake, copy_in, find, note_failure, note_served, take_in
+from django_events.bridges.inboxes.drafting import LONGEST_REASON, Unreadable, event_of, unreadable_event
+from django_events.bridges.inboxes.sources import (
+    Found,
+    GoneMessages,
+    InboxMessage,
+    Places,
+    SourceReader,
+    SourceUnavailable,
+)
+from django_events.bridges.inboxes.taking_in import InboxRow, Intake, copy_in, find, note_failure, note_served, take_in
 from django_events.conf import settings
 from django_events.consuming.failures import storable
 from django_events.declarations import DeclaredInbox, registry

@@ -20,7 +20,7 @@ from email.header import decode_header
 from typing import Any, TypeVar
 
 from django_events.bridges.brokers import check_package, options_of, said, unmade
-from django_events.bridges.sources import Found, GoneMessages, InboxMessage, Places, SourceUnavailable
+from django_events.bridges.inboxes.sources import Found, GoneMessages, InboxMessage, Places, SourceUnavailable
 from django_events.exceptions import NotReady
 
 SECONDS = 10.0  # for a connection and for an answer, where the settings don't say

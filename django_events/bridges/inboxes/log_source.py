@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from django_events.bridges.log_reader import LogReader
+from django_events.bridges.inboxes.log_reader import LogReader
 from django_events.declarations.limits import NAME, NAME_RULE, is_storable
 
 

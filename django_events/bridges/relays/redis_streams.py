@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
-from django_events.bridges.protocol import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
+from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import NotReady
 from django_events.received import ReceivedEvent
 

@@ -12,9 +12,9 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
-from django_events.bridges.answers import UNANSWERED, Unroutable, judged
 from django_events.bridges.brokers import options_of, said, unmade
-from django_events.bridges.protocol import Newest, RelayMessage, TargetUnavailable
+from django_events.bridges.relays.answers import UNANSWERED, Unroutable, judged
+from django_events.bridges.relays.targets import Newest, RelayMessage, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady
 from django_events.received import ReceivedEvent
 

@@ -15,9 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from django_events.bridges.messages import message_of
-from django_events.bridges.outages import Outage
-from django_events.bridges.protocol import Bridge, Newest, Overtaken, RelayMessage, TargetUnavailable
+from django_events.bridges.relays.messages import message_of
+from django_events.bridges.relays.outages import Outage
+from django_events.bridges.relays.targets import Bridge, Newest, Overtaken, RelayMessage, TargetUnavailable
 from django_events.consuming.handlers import FailedAt
 from django_events.declarations import DeclaredRelay
 from django_events.exceptions import MessageRefused

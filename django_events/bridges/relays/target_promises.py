@@ -2,7 +2,7 @@
 
     check_target(ToMainframe(), received=mainframe.addresses, stop=mainframe.stop, start=mainframe.start)
 
-The target has to be empty. What is checked stands in `protocol`, and what the relay relies on in `relaying`.
+The target has to be empty. What is checked stands in `targets`, and what the relay relies on in `relaying`.
 """
 
 import json
@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from itertools import count, islice
 from typing import Any
 
-from django_events.bridges.messages import message_of
 from django_events.bridges.promises import NotChecked, Promise, Promises, in_a_thread
-from django_events.bridges.protocol import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
+from django_events.bridges.relays.messages import message_of
+from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.declarations import DeclaredRelay, RelayTarget
 from django_events.exceptions import MessageRefused
 from django_events.received import ReceivedEvent
@@ -33,7 +33,7 @@ def check_target(
     secrets: Sequence[str] = (),
     seconds: float = 30.0,
 ) -> dict[str, str]:
-    """Check that a target of a relay keeps the promises of `django_events.bridges.protocol`, against its real broker.
+    """Check that a relay's target keeps the promises of `django_events.bridges.relays.targets`, by its real broker.
 
     `received` gives the addresses of all messages that the empty target got, in its order. `refused` makes of a message
     one that the target refuses for itself. `stop` and `start` are of the broker, and `seconds` how long it may take
@@ -47,7 +47,7 @@ def check_target(
 class TargetPromises(Promises):
     """Each has messages of its own, with ids above those of the ones before."""
 
-    of = "a bridge (django_events.bridges.protocol)"
+    of = "a bridge (django_events.bridges.relays.targets)"
     unavailable = TargetUnavailable
 
     def __init__(self, target: Any, *, received: Any, refused: Any, **options: Any) -> None:

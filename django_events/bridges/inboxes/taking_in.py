@@ -17,7 +17,7 @@ from typing import NamedTuple
 from django.db import transaction
 
 from django_events import sql, telemetry
-from django_events.bridges.sources import CopyBeginning, Places
+from django_events.bridges.inboxes.sources import CopyBeginning, Places
 from django_events.declarations import DeclaredInbox, DeclaredTopic
 from django_events.exceptions import NotReady
 from django_events.log.mirroring import WRITING, CopiedRows, MirroredLog

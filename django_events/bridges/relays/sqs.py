@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from django_events.bridges.aws import FORMS, AwsBridge
 from django_events.bridges.brokers import check_package, name_of
-from django_events.bridges.protocol import Route
+from django_events.bridges.relays.aws import FORMS, AwsBridge
+from django_events.bridges.relays.targets import Route
 from django_events.received import ReceivedEvent
 
 NAME = re.compile(r"(?=.{1,80}$)[A-Za-z0-9_-]+(\.fifo)?")

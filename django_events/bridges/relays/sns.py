@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from django_events.bridges.aws import FORMS, AwsBridge
 from django_events.bridges.brokers import check_package, name_of
-from django_events.bridges.protocol import Route, TargetUnavailable
+from django_events.bridges.relays.aws import FORMS, AwsBridge
+from django_events.bridges.relays.targets import Route, TargetUnavailable
 from django_events.received import ReceivedEvent
 
 ARN = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?")

@@ -24,8 +24,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from django_events.bridges.brokers import check_package, options_of, said, unmade
-from django_events.bridges.kafka import NAME
-from django_events.bridges.sources import (
+from django_events.bridges.inboxes.sources import (
     Found,
     GoneMessages,
     InboxMessage,
@@ -34,6 +33,7 @@ from django_events.bridges.sources import (
     by_name,
     moment_of,
 )
+from django_events.bridges.relays.kafka import NAME
 from django_events.exceptions import NotReady
 
 SECONDS = 10.0  # for an answer, where the settings don't say
