@@ -17,6 +17,7 @@ from django.db import DatabaseError, InterfaceError
 
 from django_events import sql
 from django_events.bridges.inboxes.drafting import LONGEST_REASON, Unreadable, event_of, unreadable_event
+from django_events.bridges.inboxes.frozen_twins import FrozenTwins
 from django_events.bridges.inboxes.sources import (
     Found,
     GoneMessages,
@@ -66,6 +67,7 @@ class InboxWorker:
         self._topic = registry.get(inbox.topic)
         self._source: Any = inbox.source
         self._log = MirroredLog(using, inbox.topic) if inbox.keep_ids else None
+        self._twins = FrozenTwins(using)
         self._reader: Any = None  # a SourceReader, or one that copies
         self._row: InboxRow | None = None  # as this turn found it
         self._doubts_waiting = False  # the reader could not wait, and what it reads doesn't say why
@@ -103,6 +105,8 @@ class InboxWorker:
             self._fail(str(error))
         except DatabaseError as error:
             kind = sql.kind_of(error)
+            if kind is sql.ErrorKind.LOCKED:
+                self._twins.end()
             if kind.passes or kind is sql.ErrorKind.TABLE_GONE:  # the loop does what is to be done
                 raise
             self._fail(sql.said(error))

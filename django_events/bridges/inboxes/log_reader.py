@@ -12,7 +12,7 @@ to others, of other times.
 import json
 import struct
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -34,7 +34,7 @@ from django_events.database_errors import ErrorKind, kind_of
 from django_events.drafts import Draft
 from django_events.exceptions import NotReady
 from django_events.log import channel
-from django_events.log.mirroring import CopiedRows
+from django_events.log.mirroring import TRAILER, CopiedRows
 from django_events.matching import condition
 from django_events.phrases import without_details
 from django_events.reading.dsn import fetch_whole
@@ -183,6 +183,7 @@ class LogReader:
         return Found(batch.messages, gone, about.last - begin, passed)
 
     def wait(self, places: Places, seconds: float) -> None:
+        seconds = min(seconds, self._seconds / 2)  # no word for longer would be taken for a server that is silent
         deadline = time.monotonic() + seconds
         if not self._listens:
             time.sleep(seconds)
@@ -304,11 +305,11 @@ class LogReader:
             bytes=BATCH_BYTES,
         )
 
-        def copied(connection: psycopg.Connection[Any]) -> bytes:
+        def copied(connection: psycopg.Connection[Any]) -> list[bytes]:
             with connection.cursor() as cursor, cursor.copy(asked.text.encode()) as copying:
-                return b"".join(copying)
+                return [bytes(message) for message in copying]
 
-        rows = list(_rows(self._ask(copied)))
+        rows = _rows(self._ask(copied))
         begins = [BEGIN.unpack_from(row) for row in rows]
         ids = [event_id for _, _, event_id, _, _ in begins]
         # It ends with an event wherever there is one: the log here then ends where the place is.
@@ -433,18 +434,10 @@ def _kept(metadata: Any, times: Mapping[str, str]) -> dict[str, Any]:
     return {**{name: value for name, value in given.items() if name not in OURS}, "origin": {**aside, **times}}
 
 
-def _rows(copied: bytes) -> Iterator[bytes]:
-    """The rows of a binary COPY, one by one."""
-    if not copied:
-        return
-    _, _, extension = HEADER.unpack_from(copied)
-    at, ends = HEADER.size + extension, len(copied)
-    while at < ends:
-        count = int.from_bytes(copied[at : at + 2], "big", signed=True)
-        if count < 0:
-            return
-        begin, at = at, at + 2
-        for _ in range(count):
-            size = int.from_bytes(copied[at : at + 4], "big", signed=True)
-            at += 4 + max(size, 0)
-        yield copied[begin:at]
+def _rows(messages: Sequence[bytes]) -> list[bytes]:
+    """The rows of a binary COPY: each comes in a message of its own, the header in front of the first."""
+    if not messages:
+        return []
+    _, _, extension = HEADER.unpack_from(messages[0])
+    rows = [messages[0][HEADER.size + extension :], *messages[1:]]
+    return [row for row in rows if len(row) > len(TRAILER)]

@@ -10,13 +10,15 @@ that tries again.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from django_events import sql, telemetry
+from django_events.bridges.inboxes.frozen_twins import WRITES
 from django_events.bridges.inboxes.sources import CopyBeginning, Places
 from django_events.declarations import DeclaredInbox, DeclaredTopic
 from django_events.exceptions import NotReady
@@ -25,7 +27,9 @@ from django_events.publishing.encoding import Encoded
 from django_events.publishing.storing import explained, store
 
 SQL = sql.beside(__name__)
-UNLIMITED = {"statement_timeout": "0"}  # a site's limit is meant for pages: a batch that it cuts off is never taken in
+# A site's limit is meant for pages: a batch that it cuts off is never taken in. Waiting for a lock is another matter.
+UNLIMITED = {"statement_timeout": "0", "lock_timeout": "5s", **WRITES}
+NOTING = {"lock_timeout": "1s"}
 
 
 class InboxRow(NamedTuple):
@@ -94,7 +98,7 @@ def take_in(using: str, row: InboxRow, topic: DeclaredTopic, intake: Intake) -> 
 
 def copy_in(using: str, row: InboxRow, log: MirroredLog, intake: Intake) -> bool:
     """The same for a mirror, whose events go straight into the log."""
-    with sql.committed(using, **WRITING):
+    with sql.committed(using, **WRITING, **WRITES):
         moved = _advance(using, row, intake)
         if moved and intake.begins is not None:
             log.begin(intake.begins.id, intake.begins.numbers)
@@ -124,11 +128,32 @@ def _advance(using: str, row: InboxRow, intake: Intake) -> bool:
 
 def note_served(using: str, row: InboxRow, lag: int | None) -> bool:
     """Write down that a worker reads the source, and that nothing is wrong; returns whether the row is still so."""
-    noted = sql.fetch(using, SQL.served, inbox_id=row.id, generation=row.generation, expected=row.expected, lag=lag)
+    with _noting(using) as noted:
+        noted += sql.fetch(
+            using, SQL.served, inbox_id=row.id, generation=row.generation, expected=row.expected, lag=lag
+        )
     return bool(noted)
 
 
 def note_failure(using: str, row: InboxRow, error: str) -> bool:
     """Write down why nothing can be taken in, and keep since when; returns whether the row is still so."""
-    noted = sql.fetch(using, SQL.fail, inbox_id=row.id, generation=row.generation, expected=row.expected, error=error)
+    with _noting(using) as noted:
+        noted += sql.fetch(
+            using, SQL.fail, inbox_id=row.id, generation=row.generation, expected=row.expected, error=error
+        )
     return bool(noted)
+
+
+@contextmanager
+def _noting(using: str) -> Iterator[sql.Rows]:
+    """Where another process has the lock of the row, it takes in a batch, or is frozen: then there is no note of this
+    one, and the row counts as it was.
+    """
+    noted: sql.Rows = []
+    try:
+        with sql.committed(using, **NOTING):
+            yield noted
+    except DatabaseError as error:
+        if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
+            raise
+        noted.append(())
