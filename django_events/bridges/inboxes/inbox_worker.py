@@ -26,12 +26,11 @@ from django_events.bridges.inboxes.sources import (
     SourceReader,
     SourceUnavailable,
 )
-from django_events.bridges.inboxes.taking_in import InboxRow, Intake, copy_in, find, note_failure, note_served, take_in
+from django_events.bridges.inboxes.taking_in import InboxRow, Intake, find, note_failure, note_served, take_in
 from django_events.conf import settings
 from django_events.consuming.failures import storable
 from django_events.declarations import DeclaredInbox, registry
 from django_events.exceptions import EventsError, InvalidEvent, Refused
-from django_events.log.mirroring import MirroredLog
 from django_events.phrases import count
 from django_events.publishing.encoding import Encoded
 from django_events.retries import RetryLater
@@ -66,9 +65,8 @@ class InboxWorker:
         self._once = once
         self._topic = registry.get(inbox.topic)
         self._source: Any = inbox.source
-        self._log = MirroredLog(using, inbox.topic) if inbox.keep_ids else None
         self._twins = FrozenTwins(using)
-        self._reader: Any = None  # a SourceReader, or one that copies
+        self._reader: Any = None  # a SourceReader, or what `_new_reader` makes
         self._row: InboxRow | None = None  # as this turn found it
         self._doubts_waiting = False  # the reader could not wait, and what it reads doesn't say why
         self._rests_until = 0.0
@@ -131,8 +129,6 @@ class InboxWorker:
     def reset(self) -> None:
         """What was committed is asked again."""
         self._row = None
-        if self._log is not None:
-            self._log.forget()
 
     def close(self) -> None:
         self._drop()
@@ -196,7 +192,8 @@ class InboxWorker:
         self._refuse_another(row)
         reader = self._open()
         if row.position is None:
-            beginning = self._beginning(reader, row.start)
+            with self._reading():
+                beginning = self._beginning(reader, row.start)
             if not self._write(row, beginning):
                 return 0
             row = self._row = row._replace(position=beginning.position)
@@ -214,16 +211,13 @@ class InboxWorker:
         if not self._write(row, intake):
             return 0
         self._say_what_was_lost(found.gone, intake.unread)
-        if self._log is not None and intake.rows is not None:
-            self._log.told(intake.rows)
         return intake.taken + len(intake.unread) + intake.left_out or None
 
+    def _new_reader(self) -> Any:
+        return self._source.reader()
+
     def _beginning(self, reader: Any, start: str) -> Intake:
-        with self._reading():
-            if self._log is None:
-                return Intake(position=reader.begin(start))
-            begins = reader.begin_copy(start)
-            return Intake(position=begins.places, begins=begins)
+        return Intake(position=reader.begin(start))
 
     def _write(self, row: InboxRow, intake: Intake) -> bool:
         if not self._written(row, intake):
@@ -235,20 +229,8 @@ class InboxWorker:
         return True
 
     def _written(self, row: InboxRow, intake: Intake) -> bool:
-        if self._log is None:
-            return take_in(self.using, row, self._topic, intake)
-        try:
-            return copy_in(self.using, row, self._log, intake)
-        except EventsError:
-            self._log.forget()
-            raise
-        except DatabaseError as error:
-            self._log.forget()
-            kind = sql.kind_of(error)
-            was_dropped = kind is sql.ErrorKind.NO_SEGMENT  # by retention, which has cut the last segment
-            if not was_dropped and not (kind.of_log and intake.rows is not None and self._log.quarantined(intake.rows)):
-                raise
-        return copy_in(self.using, row, self._log, intake)
+        """Write all of it, or nothing where the row is not as it was; returns whether it was."""
+        return take_in(self.using, row, self._topic, intake)
 
     def _stand_by(self) -> None:
         """The row is another one by now: what was read from the former place, or found missing there, says nothing."""
@@ -363,7 +345,7 @@ class InboxWorker:
             except Refused as error:
                 raise SourceUnavailable(str(error)) from None
             with self._reading():
-                self._reader = self._source.reader() if self._log is None else self._source.copying_reader()
+                self._reader = self._new_reader()
                 self._reader.open()
         return self._reader
 

@@ -1,6 +1,6 @@
 """The worker of an inbox from a queue: it receives, publishes, and acknowledges after the COMMIT.
 
-    worker = worker_of("default", letters_in)
+    worker = QueueInboxWorker("default", letters_in)
     run(worker, stop)
 
 A message whose turn it isn't yet, because `transform` failed or wants to wait, is given back with all behind it in its
@@ -29,12 +29,6 @@ logger = logging.getLogger("django_events.inboxes")
 SHARE = 3  # of the time that the queue waits for an acknowledgement, a batch may take to become events
 SERVES = 60.0  # seconds within which another process that has the queue says so
 MOST_TRIED = 10_000  # messages whose attempts a process remembers
-
-
-def worker_of(using: str, inbox: DeclaredInbox, *, once: bool = False) -> InboxWorker:
-    """The worker that serves an inbox on one database, by the kind of its source."""
-    kind = QueueInboxWorker if getattr(inbox.source, "is_queue", False) else InboxWorker
-    return kind(using, inbox, once=once)
 
 
 class _InHand(NamedTuple):

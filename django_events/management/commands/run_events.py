@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_events import declarations
 from django_events.bridges.inboxes.inbox_worker import InboxWorker
-from django_events.bridges.inboxes.queue_worker import worker_of
+from django_events.bridges.inboxes.serving import worker_of
 from django_events.consuming.setbacks import ConsumerSetbacks
 from django_events.log.setbacks import Setback
 from django_events.management import reloading
