@@ -8,7 +8,6 @@ Each event says in its metadata which inbox took it in, and which message it was
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -67,9 +66,9 @@ def _event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage)
         raise Unreadable("transform gave it a shard_by, and an inbox publishes in the database that it is served on.")
     metadata = draft.metadata if draft.metadata is not None else {}
     if isinstance(metadata, Mapping):
-        draft = replace(draft, metadata={**metadata, **_marks(inbox, message)})
+        metadata = {**metadata, "inbox": inbox.name, "message": message.address}
     try:
-        return encode_draft(topic, draft)
+        return encode_draft(topic, draft, metadata=metadata)
     except InvalidEvent as error:  # it names values
         raise Unreadable(f"Topic {topic.name!r} refuses what it becomes", said=str(error)) from error
 
@@ -87,7 +86,8 @@ def unreadable_event(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxM
 def _unreadable(inbox: DeclaredInbox, message: InboxMessage, reason: str) -> Draft:
     key = message.key if message.key is not None and is_storable(message.key) else None
     metadata = {
-        **_marks(inbox, message),
+        "inbox": inbox.name,
+        "message": message.address,
         "error": _storable(reason[:LONGEST_REASON])[:LONGEST_REASON],
         "headers": {_storable(name): _storable(text) for name, text in message.headers.items()},
     }
@@ -107,10 +107,6 @@ def _unreadable(inbox: DeclaredInbox, message: InboxMessage, reason: str) -> Dra
         key=key if key is None or len(key) <= MAX_KEY_LENGTH else None,
         metadata=metadata,
     )
-
-
-def _marks(inbox: DeclaredInbox, message: InboxMessage) -> dict[str, Any]:
-    return {"inbox": inbox.name, "message": message.address}
 
 
 def _transformed(inbox: DeclaredInbox, message: InboxMessage) -> Draft | None:
@@ -138,12 +134,7 @@ def _cloudevent(message: InboxMessage) -> Draft:
     content_type = message.headers.get("content-type", message.headers.get("content_type", ""))
     if content_type.partition(";")[0].strip().lower() == STRUCTURED:
         return _structured(message)
-    attributes = {
-        name[len(prefix) :]: unquote(text) if prefix == "ce-" else text
-        for name, text in message.headers.items()
-        for prefix in PREFIXES
-        if name.startswith(prefix)
-    }
+    attributes = _attributes(message.headers)
     if "id" not in attributes:
         raise Unreadable("It is no CloudEvent. What other messages mean, a function says: inbox(…, transform=…)")
     trace = {name: text for name in TRACE if (text := message.headers.get(name)) is not None}
@@ -154,6 +145,15 @@ def _cloudevent(message: InboxMessage) -> Draft:
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"Its payload is no JSON: {error}") from error
     return _draft(message, attributes, trace, value=value)
+
+
+def _attributes(headers: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for name, text in headers.items():
+        if name.startswith(PREFIXES):
+            prefix = next(filter(name.startswith, PREFIXES))
+            found[name[len(prefix) :]] = unquote(text) if prefix == "ce-" else text
+    return found
 
 
 def _structured(message: InboxMessage) -> Draft:

@@ -272,6 +272,8 @@ def _written(made: datetime | str) -> str:
 
 def _text(header: Any) -> str:
     """A name or a value as UTF-8. The client has what isn't ASCII as text of stray bytes, or as a header of mails."""
+    if isinstance(header, str) and header.isascii():
+        return header
     parts = [(header, None)] if isinstance(header, str) else decode_header(header)
     raw = (one.encode("utf-8", "surrogateescape") if isinstance(one, str) else one for one, _ in parts)
     return b"".join(raw).decode("utf-8", "replace")

@@ -439,12 +439,11 @@ def _place(offset: int, topic_id: str | None, *, last: int | None = None, digest
 
 def _digest(message: Any) -> str:
     """Sixteen digits that another message in the same place would not have."""
-    found = hashlib.blake2b(digest_size=8)
-    for part in (str(message.timestamp()[1]).encode(), message.key(), message.value()):
-        found.update(b"\0" if part is None else b"\1%d:" % len(part) + part)
+    parts = (str(message.timestamp()[1]).encode(), message.key(), message.value())
+    said = [b"\0" if part is None else b"\1%d:" % len(part) + part for part in parts]
     for name, value in message.headers() or []:
-        found.update(name.encode() + b"\0" + (value or b""))
-    return found.hexdigest()
+        said += name.encode(), b"\0", value or b""
+    return hashlib.blake2b(b"".join(said), digest_size=8).hexdigest()
 
 
 def _is_number(text: str) -> bool:

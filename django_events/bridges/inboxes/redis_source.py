@@ -238,14 +238,14 @@ class RedisReader:
 
     def _message(self, entry_id: str, fields: list[bytes], passed: int, whole: str | None) -> InboxMessage:
         named = by_name(zip(fields[::2], fields[1::2], strict=True))
-        texts = {name: value.decode("utf-8", "replace") for name, value in named.items() if name != "data"}
+        key = named.get("key")
         return InboxMessage(
             id=entry_id,
             log=self._source.stream,
             place={"id": entry_id, "passed": passed, "whole": entry_id if whole is None else whole},
-            key=texts.get("key"),
+            key=None if key is None else key.decode("utf-8", "replace"),
             body=named.get("data"),
-            headers={name.lower(): text for name, text in texts.items()},
+            headers={name.lower(): value.decode("utf-8", "replace") for name, value in named.items() if name != "data"},
             fields=named,
             sent_at=_moment(entry_id),
         )

@@ -128,10 +128,13 @@ def moment_of(seconds: float) -> datetime | None:
 
 def by_name(fields: Iterable[tuple[bytes | str, bytes]]) -> dict[str, bytes]:
     """Fields by name; of those of one name the last has it, and the ones before it are `name (1)`, `name (2)` …"""
-    named: dict[str, bytes] = {}
-    times: dict[str, int] = {}
-    for raw, value in reversed([*fields]):
-        name = free = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+    texts = [(raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw, value) for raw, value in fields]
+    named = dict(texts)
+    if len(named) == len(texts):
+        return named
+    named, times = {}, dict[str, int]()
+    for name, value in reversed(texts):
+        free = name
         while free in named:
             times[name] = times.get(name, 0) + 1
             free = f"{name} ({times[name]})"

@@ -41,7 +41,7 @@ def message_of(
     except (ValueError, RecursionError) as error:  # a surrogate, or lists in lists in lists
         raise UnreadableEvent(f"It can't be written as JSON: {type(error).__name__}: {error}") from error
     named, trace = cloudevents.attributes(event), cloudevents.trace(event)
-    null = event.erased or (event.body is None and event.value is None)
+    null = event.body is None and _is_null(event.columns[VALUE])
     if structured is not None:
         media_type, content = cloudevents.MEDIA_TYPE, structured
     else:
@@ -51,6 +51,11 @@ def message_of(
         named = {name: named[name] for name in ALWAYS}
     named["relay"] = relay.name
     return RelayMessage(event.id, event.address, route, event.key, named, headers, content, redriven)
+
+
+def _is_null(stored: Any) -> bool:
+    """Whether a value is null, of an event that has no body: also one that was erased. It need not be decoded."""
+    return stored is None or (isinstance(stored, str) and stored == "null")
 
 
 def _payload(event: ReceivedEvent, returned: bytes | None) -> tuple[str, bytes]:
