@@ -16,8 +16,8 @@ from typing import NamedTuple
 from django.db import DatabaseError
 
 from django_events import models, sql
-from django_events.consuming import layouts
 from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
+from django_events.consuming.streams import layouts
 from django_events.consuming.subscriptions import Subscription
 from django_events.consuming.subscriptions import subscriptions as all_subscriptions
 from django_events.log.setbacks import Failing
@@ -61,6 +61,9 @@ class PartitionState:
     position_id: int
     partition: int
     ours: bool = False  # this process served it last, and no worker serves it now
+    in_turn: bool = False  # this process serves it now, and no other worker can
+    arrived_in_turn: bool = False  # events came meanwhile, perhaps too late for that turn
+    unlooked: bool = False  # it is to be claimed because events came: no look has said that it can be
     left_out: bool = False  # of a look since it was taken to be claimed: while it is served, it is not due
     reached: int = 0  # the id up to which this process has served it
     refusal: float = 0.0  # seconds, how long it is left alone because it could not be claimed; 0 if it could
@@ -70,9 +73,16 @@ class PartitionState:
 
     def events_arrived(self) -> None:
         """Events came into the partition."""
+        self.arrived_in_turn = self.in_turn
+
+    def claimed(self) -> None:
+        """A turn begins."""
+        self.allow()
+        self.ours, self.in_turn = False, True
 
     def served(self, until: int | None) -> None:
         """A turn is over, and the partition is served up to the id `until`; None if the lease was lost."""
+        self.in_turn = False
         self.reached = until or 0
         # Where a batch is waited for, the arrival of an event is no reason to claim.
         if until is not None and self.subscription.consumer.min_batch == 1:
@@ -131,6 +141,11 @@ class QueueState(PartitionState):
     def events_arrived(self) -> None:
         self.allow()
 
+    def claimed(self) -> None:
+        """Other workers may take deliveries meanwhile."""
+        self.allow()
+        self.ours = False
+
     def served(self, until: int | None) -> None:
         """The next delivery of a key, and the deliveries that were freed, can be claimed now."""
         self.allow()
@@ -184,10 +199,11 @@ class DuePartitions:
         states, by_target = {}, dict[tuple[int, int], list[PartitionState]]()
         for subscription in subscriptions:
             for position_id, partition in subscription.positions:
-                state = self._states.get(position_id)
+                state = known = self._states.get(position_id)
                 if state is None or state.subscription is not subscription:
                     kind = QueueState if subscription.is_queue else PartitionState
-                    state = kind(subscription, position_id, partition)
+                    # A turn may be under way of which the new state knows nothing: after it the partition is looked at.
+                    state = kind(subscription, position_id, partition, left_out=known is not None)
                 states[position_id] = state
                 by_target.setdefault((subscription.topic_id, partition), []).append(state)
         self._tell_left(subscriptions)
@@ -234,7 +250,8 @@ class DuePartitions:
     def arrived(self, targets: Iterable[tuple[int, int]]) -> None:
         """Events came into these partitions, each named by its topic's id and its number.
 
-        Partitions that this process served last are claimed without looking. At the other ones it looks first.
+        Partitions that this process served last are claimed without looking, those that it serves now after their
+        turn. At the other ones it looks first.
         """
         with self._noticing:
             for topic_id, partition in targets:
@@ -245,7 +262,7 @@ class DuePartitions:
                     state.events_arrived()
                     if state.ours:
                         self._arrived[state.position_id] = state
-                    else:
+                    elif not state.in_turn:
                         self._topic_ids.add(topic_id)
 
     def _at(self, topic_id: int, partition: int) -> list[PartitionState]:
@@ -276,10 +293,13 @@ class DuePartitions:
             state.unclaimable, state.unclaimable_until = until, time.monotonic() + seconds
 
     def refused(self, position_id: int) -> None:
-        """A partition was due and could not be claimed: leave it alone for a while."""
+        """A partition could not be claimed: leave it alone for a while if a look had said that it can be."""
         if state := self._states.get(position_id):
             with self._noticing:
-                state.refuse()
+                if state.unlooked:
+                    state.forget()
+                else:
+                    state.refuse()
             self.look_at([state.subscription.topic_id])
 
     def set_aside(self, due: Due, error: Failing) -> None:
@@ -293,15 +313,14 @@ class DuePartitions:
         """A partition is served by this process now."""
         if state := self._states.get(position_id):
             with self._noticing:
-                state.allow()
-                state.ours = False
+                state.claimed()
                 self._arrived.pop(position_id, None)
 
     def served(self, position_id: int, *, until: int | None, ended: bool = False) -> None:
         """A partition's turn is over, and it is served up to this id; None if the lease was lost, or that isn't known.
 
-        The topic is looked at again, unless all that was there is handled (`ended`): events that came since tell of
-        themselves, and looks during the turn left the partition out.
+        The topic is looked at again, unless all that was there is handled (`ended`): events that came since have told
+        of themselves, and looks during the turn left the partition out.
         """
         state = self._states.get(position_id)
         if state is None:  # of a layout that is over
@@ -309,8 +328,11 @@ class DuePartitions:
             return
         with self._noticing:
             state.served(until)
+            arrived, state.arrived_in_turn = state.arrived_in_turn, False
             if not (ended and state.ours) or state.left_out:
                 self._topic_ids.add(state.subscription.topic_id)
+            elif arrived:
+                self._arrived[position_id] = state
 
     def look(self, *, period: float) -> bool:
         """Find out what is due, where something happened; everywhere once in a period, and when something gets due.
@@ -335,7 +357,10 @@ class DuePartitions:
                 waits.append(self._next)
             self._next = min(waits, default=None)
             due = sorted((row.served_at is not None, row.served_at, row.position_id) for row in rows if row.due_in <= 0)
-            self._due.extend(self._states[position_id] for *_, position_id in due)
+            found = [self._states[position_id] for *_, position_id in due]
+            for state in found:
+                state.unlooked = False
+            self._due.extend(found)
             return bool(self._due)
 
     def _take_arrived(self) -> bool:
@@ -343,7 +368,7 @@ class DuePartitions:
         with self._noticing:
             arrived, self._arrived = [one for one in self._arrived.values() if not self._rests(one)], {}
             for state in arrived:
-                state.ours = False  # until it is served
+                state.ours, state.unlooked = False, True  # until it is served, or looked at
         self._due.extend(arrived)
         return bool(arrived)
 

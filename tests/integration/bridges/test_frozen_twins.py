@@ -10,8 +10,8 @@ from django.db import connection
 from django.test import override_settings
 
 from django_events import sql
-from django_events.bridges import frozen_twins
-from django_events.bridges.frozen_twins import APPLICATION, FrozenTwins
+from django_events.bridges.inboxes import frozen_twins
+from django_events.bridges.inboxes.frozen_twins import APPLICATION, FrozenTwins
 from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X21", "X22", "S8")]

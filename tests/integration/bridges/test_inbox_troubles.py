@@ -16,11 +16,11 @@ from django.db import connection
 from django.test import override_settings
 
 from django_events import Draft, RetryLater, jetstream_source, redis_source
-from django_events.bridges import inbox_worker
-from django_events.bridges import redis_source as redis_sources
-from django_events.bridges.inbox_worker import InboxWorker
-from django_events.bridges.redis_source import RedisReader, RedisSource
-from django_events.bridges.taking_in import find, note_failure, note_served
+from django_events.bridges.inboxes import inbox_worker
+from django_events.bridges.inboxes import redis_source as redis_sources
+from django_events.bridges.inboxes.inbox_worker import InboxWorker
+from django_events.bridges.inboxes.redis_source import RedisReader, RedisSource
+from django_events.bridges.inboxes.taking_in import find, note_failure, note_served
 from django_events.models import Inbox
 from django_events.operating.inboxes import restart_inbox
 from django_events.testing import published

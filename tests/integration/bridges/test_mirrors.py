@@ -23,9 +23,10 @@ from django_events import (
     publish_many,
     wait_for,
 )
-from django_events.bridges import log_reader
-from django_events.bridges.inbox_worker import InboxWorker
-from django_events.bridges.log_reader import LogReader
+from django_events.bridges.inboxes import log_reader
+from django_events.bridges.inboxes.inbox_worker import InboxWorker
+from django_events.bridges.inboxes.log_reader import LogReader
+from django_events.bridges.inboxes.serving import worker_of
 from django_events.exceptions import Refused
 from django_events.log import compaction, segments
 from django_events.log.inventory import next_scheduled, waiting
@@ -668,7 +669,7 @@ def assert_retained(topic):
 
 @contextmanager
 def live(inbox) -> Iterator[InboxWorker]:
-    with closing(InboxWorker("default", inbox, once=True)) as worker:
+    with closing(worker_of("default", inbox, once=True)) as worker:
         yield worker
 
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import connections, transaction
 
 from django_events import Draft, publish_many
-from django_events.consuming.leased_partitions import claim
+from django_events.consuming.streams.partitions import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.models import Topic
 from django_events.workers.due_partitions import DuePartitions
@@ -120,8 +120,7 @@ def test_a_partition_that_others_served_is_looked_at(wide, make_consumer, django
     assert serve_next(due_partitions) == 1
 
 
-def test_what_comes_while_a_partition_is_served_is_looked_for_afterwards(wide, make_consumer):
-    """Claimed unseen, it would be written to although the turn read all there was."""
+def test_after_a_turn_that_did_not_reach_the_end_a_partition_is_looked_at(wide, make_consumer):
     reader = make_consumer(wide, handler=ignore)
     due_partitions = due_partitions_of(reader)
     fill(wide, 1, partition=1)
@@ -161,6 +160,69 @@ def test_where_all_that_was_there_is_handled_nothing_is_looked_at(wide, make_con
     due_partitions.arrived([place(wide, 1)])
     with django_assert_num_queries(0):
         assert due_partitions.look(period=60)
+
+
+def test_what_comes_while_a_partition_is_served_is_claimed_after_the_turn(
+    wide, make_consumer, django_assert_num_queries
+):
+    reader = make_consumer(wide, handler=ignore)
+    due_partitions = due_partitions_of(reader)
+    fill(wide, 1, partition=1)
+    assert due_partitions.look(period=60)
+    due = due_partitions.take()
+    lease = claim(*due, holder="a test")
+    due_partitions.claimed(due.position_id)
+    fill(wide, 2, partition=1)
+    due_partitions.arrived([place(wide, 1)])
+    assert not due_partitions.more  # other threads can't have it
+    assert serve_lease(lease) == 1
+    due_partitions.served(due.position_id, until=lease.position, ended=True)
+
+    with django_assert_num_queries(0):
+        assert due_partitions.look(period=60)
+    assert serve_next(due_partitions) == 1
+    assert not due_partitions.look(period=60)
+
+
+def test_a_claim_for_events_that_the_turn_had_read_is_no_refusal(wide, make_consumer, django_assert_num_queries):
+    reader = make_consumer(wide, handler=ignore)
+    due_partitions = due_partitions_of(reader)
+    fill(wide, 1, partition=1)
+    assert due_partitions.look(period=60)
+    due = due_partitions.take()
+    lease = claim(*due, holder="a test")
+    due_partitions.claimed(due.position_id)
+    due_partitions.arrived([place(wide, 1)])  # of the event that was read
+    assert serve_lease(lease) == 1
+    due_partitions.served(due.position_id, until=lease.position, ended=True)
+    assert due_partitions.look(period=60)
+    due = due_partitions.take()
+    assert claim(*due, holder="a test") is None
+    due_partitions.refused(due.position_id)
+    assert not due_partitions.look(period=60)
+
+    fill(wide, 2, partition=1)
+    due_partitions.arrived([place(wide, 1)])
+    assert due_partitions.look(period=60)  # at once: it is not left alone for a while
+    assert serve_next(due_partitions) == 1
+
+
+def test_after_a_turn_in_which_its_subscription_changed_a_partition_is_looked_at(wide, make_consumer):
+    reader = make_consumer(wide, handler=ignore)
+    due_partitions = due_partitions_of(reader)
+    fill(wide, 1, partition=1)
+    assert due_partitions.look(period=60)
+    due = due_partitions.take()
+    lease = claim(*due, holder="a test")
+    due_partitions.claimed(due.position_id)
+    fill(wide, 2, partition=1)
+    due_partitions.arrived([place(wide, 1)])
+    due_partitions._take_on(subscriptions("default", [reader]))
+    assert serve_lease(lease) == 1
+    due_partitions.served(due.position_id, until=lease.position, ended=True)
+
+    assert due_partitions.look(period=60)
+    assert serve_next(due_partitions) == 1
 
 
 def test_what_another_thread_could_not_see_while_it_was_served_is_looked_for(wide, make_consumer):
