@@ -229,6 +229,21 @@ def test_a_topic_that_is_made_anew_meanwhile_is_refused(
     assert list(tmp_path.glob("topic=*")) == []
 
 
+@pytest.mark.slow
+def test_machines_with_another_disk_are_said(
+    log: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks don't find the folder that the driver has made."""
+    topic = log(*(Draft(value=n) for n in range(10)))
+    with monkeypatch.context() as patched:
+        patched.setattr(OfDisk, "make", lambda disk, folder: None)
+        with pytest.raises(CommandError, match=r"is not there, .* a folder that this machine, and all of Spark's, see"):
+            run(topic, "--to", tmp_path)
+
+    assert Parts(OfDisk(), str(tmp_path)).done == {}
+    assert run(topic, "--to", tmp_path).startswith("Exported 10 events")
+
+
 def test_a_full_disk_is_said_and_finished_later(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
     topic = log(*(Draft(value=os.urandom(30_000).hex()) for _ in range(60)))
     small = tmp_path / "small"
