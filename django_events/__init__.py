@@ -21,7 +21,7 @@ _HOMES = {
     "Backoff": "django_events.retries",
     "BufferedWriter": "django_events.publishing.writer",
     "DELETE": "django_events.declarations",
-    "Claimed": "django_events.consuming.claiming",
+    "Claimed": "django_events.consuming.programs.claiming",
     "DeclaredConsumer": "django_events.declarations",
     "DeclaredInbox": "django_events.declarations",
     "DeclaredProjection": "django_events.declarations",
@@ -44,36 +44,36 @@ _HOMES = {
     "await_for": "django_events.deriving.waiting",
     "cancel": "django_events.publishing.api",
     "capture": "django_events.publishing.capture",
-    "claim": "django_events.consuming.claiming",
+    "claim": "django_events.consuming.programs.claiming",
     "close_writers": "django_events.publishing.open_writers",
     "consumer": "django_events.declarations",
     "end_streams": "django_events.live.server_sent_events",
     "end_streams_on_sigterm": "django_events.live.server_sent_events",
     "event_context": "django_events.publishing.session_settings",
-    "InboxMessage": "django_events.bridges.sources",
+    "InboxMessage": "django_events.bridges.inboxes.sources",
     "inbox": "django_events.declarations",
-    "jetstream": "django_events.bridges.jetstream",
-    "jetstream_source": "django_events.bridges.jetstream_source",
-    "kafka": "django_events.bridges.kafka",
-    "kafka_source": "django_events.bridges.kafka_source",
+    "jetstream": "django_events.bridges.relays.jetstream",
+    "jetstream_source": "django_events.bridges.inboxes.jetstream_source",
+    "kafka": "django_events.bridges.relays.kafka",
+    "kafka_source": "django_events.bridges.inboxes.kafka_source",
     "listen": "django_events.live.listening",
     "outbox": "django_events.publishing.outbox",
     "projection": "django_events.declarations",
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
     "queue": "django_events.declarations",
-    "rabbitmq": "django_events.bridges.rabbitmq",
-    "rabbitmq_source": "django_events.bridges.rabbitmq_source",
-    "log_source": "django_events.bridges.log_source",
-    "redis_source": "django_events.bridges.redis_source",
-    "redis_stream": "django_events.bridges.redis_streams",
+    "rabbitmq": "django_events.bridges.relays.rabbitmq",
+    "rabbitmq_source": "django_events.bridges.inboxes.rabbitmq_source",
+    "log_source": "django_events.bridges.inboxes.log_source",
+    "redis_source": "django_events.bridges.inboxes.redis_source",
+    "redis_stream": "django_events.bridges.relays.redis_streams",
     "relay": "django_events.declarations",
     "reads_own_writes": "django_events.deriving.own_writes",
     "rollup": "django_events.declarations",
     "shard_of": "django_events.publishing.shards",
-    "sns": "django_events.bridges.sns",
-    "sqs": "django_events.bridges.sqs",
-    "sqs_source": "django_events.bridges.sqs_source",
+    "sns": "django_events.bridges.relays.sns",
+    "sqs": "django_events.bridges.relays.sqs",
+    "sqs_source": "django_events.bridges.inboxes.sqs_source",
     "sse": "django_events.live.server_sent_events",
     "suppress": "django_events.publishing.session_settings",
     "topic": "django_events.declarations",
@@ -144,20 +144,20 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from django_events.bridges.jetstream import jetstream
-    from django_events.bridges.jetstream_source import jetstream_source
-    from django_events.bridges.kafka import kafka
-    from django_events.bridges.kafka_source import kafka_source
-    from django_events.bridges.log_source import log_source
-    from django_events.bridges.rabbitmq import rabbitmq
-    from django_events.bridges.rabbitmq_source import rabbitmq_source
-    from django_events.bridges.redis_source import redis_source
-    from django_events.bridges.redis_streams import redis_stream
-    from django_events.bridges.sns import sns
-    from django_events.bridges.sources import InboxMessage
-    from django_events.bridges.sqs import sqs
-    from django_events.bridges.sqs_source import sqs_source
-    from django_events.consuming.claiming import Claimed, claim
+    from django_events.bridges.inboxes.jetstream_source import jetstream_source
+    from django_events.bridges.inboxes.kafka_source import kafka_source
+    from django_events.bridges.inboxes.log_source import log_source
+    from django_events.bridges.inboxes.rabbitmq_source import rabbitmq_source
+    from django_events.bridges.inboxes.redis_source import redis_source
+    from django_events.bridges.inboxes.sources import InboxMessage
+    from django_events.bridges.inboxes.sqs_source import sqs_source
+    from django_events.bridges.relays.jetstream import jetstream
+    from django_events.bridges.relays.kafka import kafka
+    from django_events.bridges.relays.rabbitmq import rabbitmq
+    from django_events.bridges.relays.redis_streams import redis_stream
+    from django_events.bridges.relays.sns import sns
+    from django_events.bridges.relays.sqs import sqs
+    from django_events.consuming.programs.claiming import Claimed, claim
     from django_events.declarations import (
         DELETE,
         DeclaredConsumer,

@@ -21,7 +21,7 @@ def duration(time: timedelta) -> str:
     for size, unit in UNITS:
         number, left = divmod(left, size)
         parts.append(f"{number} {unit}" if number else "")
-    first = next(place for place, part in enumerate(parts) if part)
+    first = next(index for index, part in enumerate(parts) if part)
     return " ".join(part for part in parts[first : first + 2] if part)
 
 

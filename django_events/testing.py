@@ -22,8 +22,8 @@ from typing import Any, TypeVar, cast
 from django.db import transaction
 
 from django_events import declarations, models, sql
-from django_events.bridges.source_promises import check_source
-from django_events.bridges.target_promises import check_target
+from django_events.bridges.inboxes.source_promises import check_source
+from django_events.bridges.relays.target_promises import check_target
 from django_events.consuming.children import children_left_behind
 from django_events.consuming.handlers import BoundHandler, broken
 from django_events.drafts import UNSET, Draft
@@ -79,9 +79,9 @@ class PublishedEvent:
         return ReceivedEvent(self.topic, _columns(self, 1)).data
 
     def __str__(self) -> str:
-        place = f"{self.topic}, in the buffer" if self.id is None else f"{self.topic}/{self.id}"
+        where = f"{self.topic}, in the buffer" if self.id is None else f"{self.topic}/{self.id}"
         content = f"value={self.value!r}" if self.body is None else f"body={self.body!r}"
-        return f"{place}: type={self.type!r}, key={self.key!r}, {content:.300}"
+        return f"{where}: type={self.type!r}, key={self.key!r}, {content:.300}"
 
 
 def published(
@@ -176,7 +176,7 @@ def deliver(
     """
     using = writable(using)
     declared = declarations.consumers.get(consumer) if isinstance(consumer, str) else consumer
-    received = [_received(using, declared, event, place) for place, event in enumerate(events, start=1)]
+    received = [_received(using, declared, event, nth) for nth, event in enumerate(events, start=1)]
     most = declared.batch_size or 1
     if not 1 <= len(received) <= most:
         takes = "one event" if most == 1 else f"1 to {most} events"
@@ -273,17 +273,17 @@ class _Wanted:
         return "\n".join(lines)
 
 
-def _differences(actual: Any, wanted: Any, place: str, *, exact: bool) -> list[str]:
+def _differences(actual: Any, wanted: Any, where: str, *, exact: bool) -> list[str]:
     """Where two JSON values differ. Unless `exact`, an object may have further members."""
     if isinstance(actual, dict) and isinstance(wanted, dict):
-        found = [f"{place} has no {name!r}" for name in wanted if name not in actual]
+        found = [f"{where} has no {name!r}" for name in wanted if name not in actual]
         if exact:
-            found += [f"{place} has {name!r} too" for name in actual if name not in wanted]
-        inner = [(actual[name], wanted[name], f"{place}[{name!r}]") for name in wanted if name in actual]
+            found += [f"{where} has {name!r} too" for name in actual if name not in wanted]
+        inner = [(actual[name], wanted[name], f"{where}[{name!r}]") for name in wanted if name in actual]
     elif isinstance(actual, list) and isinstance(wanted, list) and len(actual) == len(wanted):
-        found, inner = [], [(*pair, f"{place}[{n}]") for n, pair in enumerate(zip(actual, wanted, strict=True))]
+        found, inner = [], [(*pair, f"{where}[{n}]") for n, pair in enumerate(zip(actual, wanted, strict=True))]
     else:
-        return [] if _is_same(actual, wanted) else [f"{place} is {actual!r:.200}, not {wanted!r:.200}"]
+        return [] if _is_same(actual, wanted) else [f"{where} is {actual!r:.200}, not {wanted!r:.200}"]
     return found + [line for one, other, at in inner for line in _differences(one, other, at, exact=exact)]
 
 
@@ -316,9 +316,9 @@ def _received(
     using: str,
     consumer: declarations.DeclaredConsumer,
     event: ReceivedEvent | PublishedEvent | models.Event | Draft,
-    place: int,
+    nth: int,
 ) -> ReceivedEvent:
-    """An event as a worker hands it to this consumer. What it has no id for gets its place."""
+    """An event as a worker hands it to this consumer. `nth` is its id where it has none."""
     if isinstance(event, ReceivedEvent):
         return ReceivedEvent(event.topic, event.columns, consumer=consumer.name, attempt=event.attempt, database=using)
     if isinstance(event, Draft):
@@ -326,21 +326,21 @@ def _received(
         encoded = encode(topic, event.value, event.body, event.type, event.key, event.metadata, event.partition)
         row = cast("BufferRow", encoded)  # it is handed over now, whatever time or dedup key it has
         partition, now = event.partition or 0, datetime.now(UTC)
-        columns = (place, partition, place, row.type, row.key, row.value, row.body, row.metadata, now, now)
+        columns = (nth, partition, nth, row.type, row.key, row.value, row.body, row.metadata, now, now)
         return ReceivedEvent(topic.name, columns, consumer=consumer.name, database=using)
     if not isinstance(event, PublishedEvent | models.Event):
         raise TypeError(f"{event!r:.80} can't be delivered, expected a Draft or an event.")
-    return ReceivedEvent(str(event.topic), _columns(event, place), consumer=consumer.name, database=using)
+    return ReceivedEvent(str(event.topic), _columns(event, nth), consumer=consumer.name, database=using)
 
 
-def _columns(event: PublishedEvent | models.Event, place: int) -> tuple[Any, ...]:
-    """All that is stored of an event, in the order of `EVENT`, JSON as text. What it has no id for gets its place."""
+def _columns(event: PublishedEvent | models.Event, nth: int) -> tuple[Any, ...]:
+    """All that is stored of an event, in the order of `EVENT`, JSON as text; `nth` where it has no id or number."""
     body = _bytes(event.body)
     erased = body is None and event.value is None and "erased" in event.metadata
     return (
-        event.id or place,
+        event.id or nth,
         event.partition or 0,
-        event.number or place,
+        event.number or nth,
         event.type,
         event.key,
         None if body is not None or erased else to_json("value", event.value),

@@ -102,12 +102,12 @@ def pieces(points: Sequence[Point]) -> list[list[Point]]:
 
 def _path(points: Sequence[Point], bottom: float, top: float, start: datetime, end: datetime) -> str:
     whole = max((end - start).total_seconds(), 1)
-    places = [
+    corners = [
         (WIDTH * (point.at - start).total_seconds() / whole, HEIGHT * ((top - point.value) / (top - bottom)))
         for point in points
     ]
-    moves = " ".join(f"L{x:.1f} {y:.1f}" for x, y in places)
-    return f"M{moves[1:]}" if len(places) > 1 else f"M{moves[1:]}h0.1"  # a point of its own is a dot
+    moves = " ".join(f"L{x:.1f} {y:.1f}" for x, y in corners)
+    return f"M{moves[1:]}" if len(corners) > 1 else f"M{moves[1:]}h0.1"  # a point of its own is a dot
 
 
 def period_of(request: HttpRequest) -> tuple[str, timedelta]:

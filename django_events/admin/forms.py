@@ -21,7 +21,7 @@ LARGEST_ID = 2**63 - 2
 
 
 class RewindForm(forms.Form):
-    """A place in the log, and for which partition."""
+    """At which offset to go on, as a person says it, and for which partition."""
 
     to = forms.ChoiceField(
         label=_("Go on at"),
@@ -47,14 +47,14 @@ class RewindForm(forms.Form):
         said = super().clean() or {}
         to = said.get("to")
         if to in ("id", "time") and not self.errors:
-            place = said[to]
-            if place is None:
+            start = said[to]
+            if start is None:
                 self.add_error(to, _("Say which one is meant."))
-            elif to == "time" and timezone.is_naive(place):
-                place = timezone.make_aware(place)
+            elif to == "time" and timezone.is_naive(start):
+                start = timezone.make_aware(start)
         else:
-            place = to
-        said["place"] = place
+            start = to
+        said["start"] = start
         return said
 
 

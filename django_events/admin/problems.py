@@ -36,6 +36,9 @@ KINDS = {
     "maintenance": gettext_lazy("maintenance"),
     "webhook disabled": gettext_lazy("webhook disabled"),
     "webhook fails": gettext_lazy("webhook fails"),
+    "inbox": gettext_lazy("inbox"),
+    "unreadable": gettext_lazy("unreadable messages"),
+    "messages gone": gettext_lazy("messages gone"),
 }
 # The action of a consumer that its remedy names, with its label and permission.
 REPAIRS = {

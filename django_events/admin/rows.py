@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from django_events.log.inventory import Log, Waiting
 from django_events.observing.lag import Standing, oldest_waits
-from django_events.observing.problems import idle_troubles
+from django_events.observing.problems.serving import idle_troubles
 from django_events.observing.samples import Pace
 
 

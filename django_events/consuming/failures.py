@@ -94,7 +94,7 @@ def judge(
         if consumer.is_relay:  # workers that ended in an outage prove nothing: attempts are counted anew after it
             event = event.with_attempt(1)
         return Failure(event, error, Verdict.RETRY, error.after, counts=False)
-    # A payload that can't be read now can't be read later either: no attempt is worth it. Nor for one that is refused.
+    # A payload that can't be read now can't be read later, and a message that its broker refused is refused again.
     if event.attempt >= consumer.retry.attempts or isinstance(error, UnreadableEvent | MessageRefused):
         stops = consumer.on_exhausted == "stop" and may_stop
         return Failure(event, error, Verdict.STOP if stops else Verdict.DEAD_LETTER)

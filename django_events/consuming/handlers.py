@@ -3,17 +3,18 @@
 import inspect
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from types import CoroutineType, GeneratorType
-from typing import Any, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from asgiref.sync import async_to_sync
-from django.db import connections
+from django.db import DatabaseError, connections
 from psycopg.pq import TransactionStatus
 
-from django_events import declarations, telemetry
+from django_events import declarations, sql, telemetry
 from django_events.consuming import children
 from django_events.consuming.leases import Lease
-from django_events.consuming.ranges import RangeFold
+from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import HandlerTimeout
 from django_events.publishing.context import enter_cause, leave_cause
 from django_events.received import ReceivedEvent
@@ -47,6 +48,26 @@ class FailedAt(Exception):
 
 class BrokenTransaction(Exception):
     """The handler swallowed an error of the database, or ended the transaction, so its work can't be settled."""
+
+
+class FoldedRange(NamedTuple):
+    """How many events of a range were for the consumer, and when the first of them was logged."""
+
+    matching: int
+    first_at: datetime | None
+
+
+class RangeFold(Protocol):
+    """What a roll-up has instead of a handler: it folds ranges of ids, in the transaction that settles them."""
+
+    def fold(self, of: Subscription, match: sql.Statement, after: int, upper: int, *, nested: bool) -> FoldedRange:
+        """Fold the events behind an id, up to another one, that a filter matches.
+
+        EventsMissing where one is not in the log and nothing says why. `nested` is in a transaction of a caller's.
+        """
+
+    def leave_out(self, of: Subscription, event_id: int, error: DatabaseError) -> None:
+        """Count one event that can't be folded."""
 
 
 class BoundHandler:

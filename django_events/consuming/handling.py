@@ -35,6 +35,8 @@ from django_events.signals import event_dead_lettered, event_handled, event_retr
 
 logger = logging.getLogger("django_events.consumer")
 
+TURN = 0.2  # seconds, then the worker goes on with the consumer that has waited longest
+TRANSACTION = 0.1  # seconds, then the events that a handler of single events has handled are committed
 SHORT_OF_MEMORY = timedelta(seconds=5)  # until the server is asked again for an event for which it had no memory
 
 OnFailure = Callable[[Failure], None]

@@ -12,7 +12,9 @@ from django.db import DatabaseError, OperationalError, transaction
 from django.db.models import Max, Min, Q
 
 from django_events import declarations, models, sql
-from django_events.consuming import filter_terms, layouts, log_positions
+from django_events.consuming import log_positions
+from django_events.consuming.queues import filter_terms
+from django_events.consuming.streams import layouts
 from django_events.consuming.subscribed import SUBSCRIBE
 from django_events.consuming.waiting import wait_again
 from django_events.exceptions import InUse, Invalid, Refused, UnknownName, did_you_mean

@@ -10,12 +10,12 @@ A server is one worker's, for one position: a partition of a stream, or a whole 
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from django_events.consuming.deliveries import ALWAYS, Queue, Unclaimable, Window
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import OnFailure
 from django_events.consuming.leases import Lease
-from django_events.consuming.queues import QueueServer
-from django_events.consuming.streams import StreamServer
+from django_events.consuming.queues.deliveries import ALWAYS, Queue, Unclaimable, Window
+from django_events.consuming.queues.server import QueueServer
+from django_events.consuming.streams.server import StreamServer
 from django_events.consuming.subscriptions import Subscription
 from django_events.sql.prepared import SharedSession
 

@@ -105,6 +105,12 @@ class Subscription:
         """Whether there may be events in the topic that are not for it."""
         return self.consumer.filtered or bool(self.former)
 
+    def events_of(self, partition: int) -> sql.Statement:
+        """Part of a condition on an event `e`: it is one that a worker of this partition reads."""
+        if self.whole:
+            return sql.shared.in_topic.on(topic_id=self.topic_id)
+        return sql.shared.in_partition.on(partition=partition)
+
     @property
     def filter_from(self) -> int:
         """The first id that the filter of now is for."""

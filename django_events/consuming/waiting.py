@@ -11,7 +11,8 @@ deliveries are made from the log up to there, see `filling`. So a claim asks for
 from django.db.models import BigIntegerField, Case, F, Min, When
 
 from django_events import models
-from django_events.consuming import layouts, log_positions
+from django_events.consuming import log_positions
+from django_events.consuming.streams import layouts
 
 
 def keeps_order(row: models.Consumer) -> bool:

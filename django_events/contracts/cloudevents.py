@@ -8,6 +8,7 @@ fields are left out of it.
 
 import json
 from base64 import b64encode
+from functools import cache
 from typing import Any
 from urllib.parse import quote
 
@@ -51,7 +52,7 @@ def attributes(event: ReceivedEvent) -> dict[str, str]:
     found = {
         "specversion": "1.0",
         "id": event.address,
-        "source": f"/{quote(event.topic)}",
+        "source": _source(event.topic),
         "type": event.type or event.topic,
         "time": moment(event),
     }
@@ -65,6 +66,11 @@ def attributes(event: ReceivedEvent) -> dict[str, str]:
     return found
 
 
+@cache
+def _source(topic: str) -> str:
+    return f"/{quote(topic)}"
+
+
 def data(event: ReceivedEvent) -> dict[str, Any]:
     """The payload. Bytes are base64; they are left out where fields are masked, because one may be in them."""
     if event.erased:
@@ -76,7 +82,8 @@ def data(event: ReceivedEvent) -> dict[str, Any]:
 
 def trace(event: ReceivedEvent) -> dict[str, str]:
     """The trace that the event belongs to, which the receiver goes on with."""
-    found = {name: event.metadata.get(name) for name in TRACE}
+    metadata = event.metadata
+    found = {name: metadata[name] for name in TRACE if name in metadata}
     return {
         name: text
         for name, text in found.items()

@@ -66,7 +66,7 @@ class DeclaredRelay(DeclaredConsumer):
             target.check_installed()
         except Refused as error:
             raise HandlerNotFound(f"Relay {self.name!r} can't send: {error}") from None
-        handler: Handler = import_module("django_events.bridges.relaying").Relaying(self)
+        handler: Handler = import_module("django_events.bridges.relays.relaying").Relaying(self)
         return handler
 
     def problems(self) -> Iterator[str]:

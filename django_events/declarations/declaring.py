@@ -404,7 +404,7 @@ def relay(
     declared = DeclaredRelay(
         name=name,
         topics=(str(topic),),
-        handler="django_events.bridges.relaying.Relaying",
+        handler="django_events.bridges.relays.relaying.Relaying",
         to=to,
         form=form if form is not None else forms_of(to)[0],
         transform=transform,

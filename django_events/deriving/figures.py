@@ -191,7 +191,7 @@ class RollUpRows:
             chosen=sql.all_of(
                 [SQL.is_in_group.on(column=name, group=sql.literal(one)) for name, one in self._chosen.items()]
             ),
-            places=[*range(1, len(groups) + 2)],
+            ordinals=[*range(1, len(groups) + 2)],
         )
         row, source = "c", SQL.counted_rows
         if self._filled:
@@ -230,8 +230,11 @@ class RollUpRows:
         """What was asked for, then bucket and groups, so that pages don't overlap."""
         columns, asked = self.columns, [name.removeprefix("-") for name in self._order]
         order = [*self._order, *(name for name in ("bucket", *self._groups) if name not in asked)]
-        places = [(columns.index(name.removeprefix("-")) + 1, name.startswith("-")) for name in order]
-        return [SQL.descending.on(place=place) if down else SQL.ascending.on(place=place) for place, down in places]
+        ordinals = [(columns.index(name.removeprefix("-")) + 1, name.startswith("-")) for name in order]
+        return [
+            SQL.descending.on(ordinal=ordinal) if down else SQL.ascending.on(ordinal=ordinal)
+            for ordinal, down in ordinals
+        ]
 
     def _table(self) -> str:
         row = models.RollUp.objects.using(self._alias).filter(name=self._declared.name).first()

@@ -22,12 +22,12 @@ SELECT count(*) FROM ({rows}) AS counted_rows
 -- name: counted
 -- Part of `rows`: what was counted in the span, by bucket and group.
 --
--- Literals: start, end (which is not in it). Identifiers: table. Parts: bin, columns, chosen, places.
+-- Literals: start, end (which is not in it). Identifiers: table. Parts: bin, columns, chosen, ordinals.
 -- Relies on: (bucket, groups) of the table.
 SELECT {bin} AS _at, {columns}
     FROM {table} AS r
     WHERE r.bucket >= {start}::timestamptz AND r.bucket < {end}::timestamptz AND {chosen}
-    GROUP BY {places}
+    GROUP BY {ordinals}
 
 
 -- name: counted_rows
@@ -121,15 +121,15 @@ c.{name}
 -- name: ascending
 -- Part of `rows`: an order.
 --
--- Literals: place.
-{place}
+-- Literals: ordinal.
+{ordinal}
 
 
 -- name: descending
 -- Part of `rows`: an order, the largest first.
 --
--- Literals: place.
-{place} DESC NULLS LAST
+-- Literals: ordinal.
+{ordinal} DESC NULLS LAST
 
 
 -- name: begins

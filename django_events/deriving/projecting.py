@@ -13,9 +13,9 @@ from django_events.declarations import DeclaredProjection
 from django_events.deriving import shadowing
 from django_events.deriving.checking import as_of as as_of
 from django_events.deriving.checking import check as check
+from django_events.deriving.derivation import Failed
 from django_events.deriving.folding import Folding
 from django_events.deriving.reading import Source, read
-from django_events.deriving.rebuilding import Failed
 from django_events.received import ReceivedEvent
 from django_events.retries import Ignore
 
@@ -41,7 +41,7 @@ class ProjectionHandler:
 
 
 class FoldedEvents(NamedTuple):
-    """As `rebuilding.Folded`."""
+    """As `derivation.Folded`."""
 
     reached: dict[str, int]
     events: int
@@ -49,7 +49,7 @@ class FoldedEvents(NamedTuple):
 
 
 class ProjectionFilling:
-    """Folds ranges of the log, as a `rebuilding.Derivation`."""
+    """Folds ranges of the log, as a `derivation.Derivation`."""
 
     def __init__(self, projection: DeclaredProjection[Any]) -> None:
         self._projection = projection

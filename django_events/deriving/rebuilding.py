@@ -12,10 +12,9 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import NamedTuple, Protocol
 
 from django.db import DatabaseError, IntegrityError, connections
 from django.db.models import QuerySet
@@ -25,6 +24,7 @@ from django_events.consuming import log_positions
 from django_events.consuming.registered import Named, registered
 from django_events.consuming.subscriptions import filter_otherwise
 from django_events.deriving import shadowing
+from django_events.deriving.derivation import Failed, Folded, derivation_of
 from django_events.deriving.reading import floors
 from django_events.exceptions import InUse, LeaseLost, NotReady, Refused
 from django_events.models.buffer import writable
@@ -44,61 +44,6 @@ TRIES, PAUSE = 20, 0.25  # seconds between two tries where another session has a
 LONGEST_PAUSE = 2.0
 
 OnProgress = Callable[[Rebuilt], object]
-
-
-class Failed(NamedTuple):
-    """An event that could not be folded."""
-
-    topic: str
-    id: int
-    error: str
-
-    @property
-    def address(self) -> str:
-        """`orders/1042`."""
-        return f"{self.topic}/{self.id}"
-
-
-class Folded(Protocol):
-    """Up to which id of each topic events are folded now, how many that were, and the one that could not be."""
-
-    @property
-    def reached(self) -> dict[str, int]: ...
-
-    @property
-    def events(self) -> int: ...
-
-    @property
-    def failed(self) -> Failed | None: ...
-
-
-class Derivation(Protocol):
-    """How one kind of derived table is filled."""
-
-    def table(self, using: str) -> str:
-        """The name of the table that is served in a database."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Of what fills it. A rebuild that was begun with another one begins again."""
-
-    def make(self, using: str, table: tuple[str, str]) -> None:
-        """Make an empty table of this name in a schema, for what is declared now. In the caller's transaction."""
-
-    def fold(
-        self, using: str, rows: Sequence[models.Consumer], *, after: Mapping[str, int], until: Mapping[str, int]
-    ) -> Folded:
-        """Fold the next events behind some ids, up to others, into the table that its name leads to now.
-
-        As many as fit into one transaction, which is the caller's; at least one, if there is any. If one can't be
-        folded, those before it are, and nothing of it is left.
-        """
-
-    def changed_over(self, using: str) -> None:
-        """Write down that the new table is served from now on, in the transaction of the change-over.
-
-        Its name leads to it already. Rows that those who use the table have locked are waited for here, before it is.
-        """
 
 
 def rebuild(
@@ -137,16 +82,6 @@ def rebuild(
     if connections[using].in_atomic_block:
         raise Refused("A rebuild commits as it goes, so it can't be part of a transaction. Nothing was changed.")
     return work.run(anew=anew, wait=wait, on_progress=on_progress or (lambda rebuilt: None))
-
-
-def table_of(using: str, declared: declarations.DeclaredConsumer) -> str:
-    """The name of the table that a derived consumer keeps in a database."""
-    return _derivation_of(declared).table(using)
-
-
-def _derivation_of(declared: declarations.DeclaredConsumer) -> Derivation:
-    derivation: Derivation = declared.derivation()  # type: ignore[attr-defined]  # those that are derived have it
-    return derivation
 
 
 def abandon_rebuild(consumer: Named, *, using: str | None = None) -> bool:
@@ -205,7 +140,7 @@ class _Rebuilding:
         self.using = using
         self.name = declared.name
         self.past_failures, self.partial, self.by, self.reason = past_failures, partial, by, reason
-        self.derivation = _derivation_of(declared)
+        self.derivation = derivation_of(declared)
         self.declared = declared
         self.rows = rows
         self.token = 0

@@ -16,7 +16,7 @@ from django.db import DatabaseError, transaction
 from django.db.models import F
 
 from django_events import models
-from django_events.consuming.ranges import RangeSize, is_to_halve
+from django_events.consuming.streams.ranges import RangeSize, is_to_halve
 from django_events.declarations import DeclaredRollUp
 from django_events.deriving.forgetting import forget_while_filling
 from django_events.deriving.rolling_up import fold_into, note_left_out, refuse_missing

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from django.db import DatabaseError, ProgrammingError
 
 from django_events import declarations, models, sql
+from django_events.consuming.handlers import FoldedRange
 from django_events.consuming.missing import left_out, missing
-from django_events.consuming.ranges import FoldedRange
 from django_events.consuming.subscriptions import Subscription
 from django_events.declarations import DeclaredRollUp
 from django_events.declarations.declared_rollup import TIMES, UNTIL
@@ -27,6 +27,11 @@ from django_events.statements import log_table
 
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
+
+# What a measure of a kind is in one range, in one group of it, and in the group's row.
+OF_KIND = {"sum": SQL.sum_of, "min": SQL.min_of, "max": SQL.max_of}
+TOTAL_OF_KIND = {"sum": SQL.total_sum, "min": SQL.total_min, "max": SQL.total_max}
+ADD_OF_KIND = {"sum": SQL.add_sum, "min": SQL.add_min, "max": SQL.add_max}
 
 OTHER = "(other)"  # the group of what is beyond the limit
 LONGEST, ROOM = 512, 600  # characters of a group; and of all groups of a row, for which an index has room
@@ -58,7 +63,7 @@ class FoldedInto(NamedTuple):
 
 
 class RollUpFold:
-    """What a roll-up has instead of a handler, see `consuming.ranges.RangeFold`."""
+    """What a roll-up has instead of a handler, see `handlers.RangeFold`."""
 
     def __init__(self, declared: DeclaredRollUp) -> None:
         self.declared = declared
@@ -188,7 +193,7 @@ def fold_statement(
         beyond=shape.beyond,
         placed=shape.placed,
         totals=shape.totals,
-        places=[*range(1, len(shape.groups) + 2)],
+        ordinals=[*range(1, len(shape.groups) + 2)],
         updates=shape.updates,
         seen=seen,
         most_groups=most_groups,
@@ -269,36 +274,15 @@ def _shape(declared: DeclaredRollUp) -> _Shape:
             SQL.bucket_of_untimed.on(every=every) if in_value else SQL.bucket.on(every=every),
             *(("read", group) for group in groups),
             SQL.counts.on(is_timed=timed, is_complete=complete),
-            *(
-                SQL.sum_of.on(number=number, as_name=column, is_timed=timed)
-                if kind == "sum"
-                else SQL.min_of.on(number=number, as_name=column, is_timed=timed)
-                if kind == "min"
-                else SQL.max_of.on(number=number, as_name=column, is_timed=timed)
-                for kind, _, column, number in measures
-            ),
+            *(OF_KIND[kind].on(number=number, as_name=column, is_timed=timed) for kind, _, column, number in measures),
         ],
         totals=[
             SQL.total_counts,
-            *(
-                SQL.total_sum.on(name=column)
-                if kind == "sum"
-                else SQL.total_min.on(name=column)
-                if kind == "min"
-                else SQL.total_max.on(name=column)
-                for kind, _, column, _ in measures
-            ),
+            *(TOTAL_OF_KIND[kind].on(name=column) for kind, _, column, _ in measures),
         ],
         updates=[
             SQL.add_counts,
-            *(
-                SQL.add_sum.on(name=name)
-                if kind == "sum"
-                else SQL.add_min.on(name=name)
-                if kind == "min"
-                else SQL.add_max.on(name=name)
-                for kind, name, _, _ in measures
-            ),
+            *(ADD_OF_KIND[kind].on(name=name) for kind, name, _, _ in measures),
         ],
         placed=[SQL.place.on(group=group, beyond=sql.literal(OTHER)) for group in groups],
         known=sql.all_of([SQL.same_group.on(column=name, group=group) for group, (name, _) in groups.items()]),

@@ -6,7 +6,7 @@
 -- itself: an EXISTS would become a join, which reads all that are known for a single event. Rows are written in one order, so that
 -- two sessions never wait for each other in a circle.
 -- Literals: most_groups. Identifiers: table, columns, keys. Parts: read, aggregates, grouped_by, groups, known, beyond (the conditions
--- that a group is among them), placed, totals, places, updates, seen.
+-- that a group is among them), placed, totals, ordinals, updates, seen.
 -- Answers with how many events are in the range, how many of them are for the roll-up, when the first of these was logged,
 -- and whether there was a group beyond the limit.
 -- Relies on: the primary key of the log, (bucket, groups) of the table.
@@ -38,8 +38,8 @@ folded AS (
     SELECT g.bucket, {placed}, {totals}
     FROM grouped AS g
     LEFT JOIN ranked AS other ON other.is_beyond AND {beyond}
-    GROUP BY {places}
-    ORDER BY {places}
+    GROUP BY {ordinals}
+    ORDER BY {ordinals}
     ON CONFLICT (bucket, {keys}) DO UPDATE SET {updates}
 )
 SELECT

@@ -248,12 +248,12 @@ def _write(engine: Engine, wanted: Export, part: Part, journal: Parts, lock: Fol
             size = bytes_per_row(Dsn(wanted.dsn), Range(topic.name, topic.id, part.start, part.end))
             sent = engine.write(wanted, topic, part, place, size)
             rows = engine.count(wanted.format, place)
-        except OSError:  # another run clears what it finds
-            journal.refuse_replaced()
-            raise
         except NotReady as error:  # a topic's table goes with it
             if not is_the_same(topic):
                 raise made_anew(topic) from error
+            raise
+        except (OSError, Refused):  # another run clears what it finds
+            journal.refuse_replaced()
             raise
     if not is_the_same(topic):
         journal.give_up(attempt)

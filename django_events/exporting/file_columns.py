@@ -43,6 +43,10 @@ class FileColumns:
         data = evolved(known, self.schema.field(DATA).type, DATA, place)
         return replace(self, schema=self.schema.set(self.schema.get_field_index(DATA), pa.field(DATA, data)))
 
+    def elsewhere(self) -> Self:
+        """The same for another process: it has the upcasters of the modules that are named, and no others."""
+        return replace(self, typed=self.typed and replace(self.typed, upcasters=self.typed.upcasters or ()))
+
     def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch with the fields of the place."""
         if self.typed is None or batch.schema.equals(self.schema):

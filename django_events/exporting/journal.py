@@ -18,7 +18,7 @@ from uuid import uuid4
 from django_events.exceptions import Refused
 from django_events.exporting.layout import described
 from django_events.exporting.paths import read_as_data
-from django_events.exporting.storage import OF_TASKS, Storage
+from django_events.exporting.storage import OF_TASKS, Storage, not_there
 
 FOLDER = "_django_events"  # readers of data pass over names that begin like this
 LAYOUT = 2
@@ -122,10 +122,7 @@ class Journal:
         """Add the version by which an attempt counts, and let readers see it."""
         if attempt not in self._storage.names(self._attempts):
             self.refuse_replaced()  # a later run has cleared it
-            raise Refused(
-                f"{self.place_of(attempt)} is not there, though it was written. Expected a folder that this machine, "
-                "and all of Spark's, see, and that nothing else clears. Nothing was added."
-            )
+            raise not_there(self.place_of(attempt))
         folder = self.decided()[attempt]
         if self._storage.names(f"{self._root}/{folder}"):
             # A later run may have written it: then there is a version of that run by now.

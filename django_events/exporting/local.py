@@ -14,21 +14,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock
 
-import pyarrow.parquet as pq
-
 from django_events.exceptions import Invalid
 from django_events.exporting.export import Export
-from django_events.exporting.layout import COMPRESSED
 from django_events.exporting.parts import Part
 from django_events.exporting.paths import split
+from django_events.exporting.range_files import RangeFiles
 from django_events.exporting.storage import SUCCESS, OfDisk, Storage
-from django_events.exporting.writing import OUTPUTS, FolderFiles
+from django_events.exporting.writing import OUTPUTS, count
 from django_events.reading.dsn import Connection, Dsn
-from django_events.reading.ranges import Range, cut
+from django_events.reading.ranges import Range
 from django_events.reading.topics import TopicLog
-
-FETCH_SIZE = 100_000
-WORTH_A_TASK = 8 << 20  # bytes of a file
 
 
 class LocalEngine:
@@ -65,10 +60,11 @@ class LocalEngine:
     def write(self, wanted: Export, topic: TopicLog, part: Part, place: str, bytes_per_row: float) -> int:
         self._written, self._of = 0, len(part)
         Path(split(place)[2]).mkdir(parents=True)
+        made = RangeFiles.of(wanted, part.topic)
         whole = Range(topic.name, topic.id, part.start, part.end)
-        ranges = list(cut(whole, self._tasks(wanted, part, bytes_per_row)))
+        ranges = made.cut(whole, bytes_per_row=bytes_per_row, at_once=self.threads)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="django_events exports") as pool:
-            tasks = [pool.submit(self._write, wanted, one, place, task) for task, one in enumerate(ranges)]
+            tasks = [pool.submit(self._write, made, one, split(place)[2], task) for task, one in enumerate(ranges)]
             try:
                 done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
                 failed = [error for task in done if (error := task.exception()) is not None]
@@ -83,39 +79,20 @@ class LocalEngine:
         return sum(task.result() for task in tasks)
 
     def count(self, format: str, place: str) -> int:
-        files = (Path(folder, name) for folder, _, names in os.walk(split(place)[2]) for name in names)
-        counted = _rows_of_parquet if format == "parquet" else _lines
-        return sum(counted(file) for file in files if file.name.startswith("part-"))
+        return count(format, place)
 
     def share(self) -> float:
         """How much of the part is done."""
         return self._written / self._of if self._of else 0.0
 
-    def _tasks(self, wanted: Export, part: Part, bytes_per_row: float) -> int:
-        """So many that files get their size, as Spark's tasks do; and no more than threads if types are mixed."""
-        size = len(part) * bytes_per_row / COMPRESSED
-        for_threads = min(self.threads, int(size // WORTH_A_TASK) + 1)
-        return for_threads if "type" in wanted.by else max(int(size // wanted.target_size) + 1, for_threads)
+    def _write(self, made: RangeFiles, one: Range, place: str, task: int) -> int:
+        with self._connections.one(made.dsn) as connection:
+            return made.write(connection, one, place, task=task, tell=self._tell)
 
-    def _write(self, wanted: Export, one: Range, place: str, task: int) -> int:
-        dsn, columns = Dsn(wanted.dsn), wanted.columns_of(one.topic)
-        reader = columns.reader(dsn, fetch_size=FETCH_SIZE, fail_on_data_loss=not wanted.allow_loss)
-        rows = 0
-        # Files may get somewhat larger than the estimate, rather than have a small one for the rest.
-        limit = wanted.target_size * 3 // 2 if "type" not in wanted.by else wanted.target_size
-        with (
-            FolderFiles(
-                split(place)[2], by=wanted.by, format=wanted.format, target_size=limit, task=task, columns=columns
-            ) as files,
-            self._connections.one(dsn) as connection,
-        ):
-            for batch in reader.read_by(connection, one):
-                if self._cancelled.is_set():
-                    raise _Cancelled
-                files.add(batch)
-                rows += batch.num_rows
-                self._written += batch.num_rows  # for people only, so it may miss some
-        return rows
+    def _tell(self, rows: int) -> None:
+        if self._cancelled.is_set():
+            raise _Cancelled
+        self._written += rows  # for people only, so it may miss some
 
     def _cancel(self) -> None:
         self._cancelled.set()
@@ -150,12 +127,3 @@ class Connections:
             for connection in self._open:
                 with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
                     line.shutdown(socket.SHUT_RDWR)
-
-
-def _rows_of_parquet(file: Path) -> int:
-    return int(pq.read_metadata(file).num_rows)
-
-
-def _lines(file: Path) -> int:
-    with file.open("rb") as lines:
-        return sum(1 for _ in lines)

@@ -10,10 +10,12 @@ systems Spark has the calls: see `spark.exporting.storage`.
 
 import os
 import shutil
+from collections.abc import Sequence
 from errno import EACCES, EEXIST, EINVAL, ENOTEMPTY, ENOTSUP
 from pathlib import Path
 from typing import Protocol
 
+from django_events.exceptions import Refused
 from django_events.exporting.paths import split
 
 SUCCESS = "/_SUCCESS"  # for readers who wait until all files of a folder are there
@@ -46,6 +48,19 @@ class Storage(Protocol):
 
     def remove(self, folder: str) -> None:
         """Remove a folder as far as it can be; what another process still writes into it stays."""
+
+
+class SharedDisk(Storage, Protocol):
+    """Storage that tasks write files into by themselves: its folders are the same on all of their machines."""
+
+    def make(self, folder: str) -> None:
+        """Make a folder and those above it."""
+
+    def gather(self, files: Sequence[str], source: str, target: str) -> None:
+        """Move these files from one folder into another, which is made; Refused if one is not there.
+
+        Of a file's name the first part, its task's own folder, is left out. SUCCESS is added.
+        """
 
 
 class OfDisk:
@@ -90,6 +105,20 @@ class OfDisk:
     def remove(self, folder: str) -> None:
         shutil.rmtree(_here(folder), ignore_errors=True)
 
+    def make(self, folder: str) -> None:
+        _make(_here(folder))
+
+    def gather(self, files: Sequence[str], source: str, target: str) -> None:
+        place = _here(target)
+        place.mkdir()
+        for file in files:
+            folder, _, name = file.partition("/")[2].rpartition("/")
+            try:
+                (_here(source) / file).rename(make_below(place, folder) / name)
+            except FileNotFoundError:
+                raise not_there(f"{source}/{file}") from None
+        _here(target + SUCCESS).touch()
+
     def _move(self, source: Path, target: Path) -> bool:
         _make(target.parent)
         try:
@@ -103,6 +132,22 @@ class OfDisk:
             raise
         _keep(target.parent)
         return True
+
+
+def not_there(path: str) -> Refused:
+    """The error for what was written, and is not there any more."""
+    return Refused(
+        f"{path} is not there, though it was written. Expected a folder that this machine, and all of Spark's, see, "
+        "and that nothing else clears. Nothing was added."
+    )
+
+
+def make_below(place: Path, folder: str) -> Path:
+    """Make a folder below a place; FileNotFoundError if another run has cleared the place: it is not made again."""
+    for name in folder.split("/") if folder else ():
+        place = place / name
+        place.mkdir(exist_ok=True)
+    return place
 
 
 def _here(path: str) -> Path:

@@ -9,6 +9,7 @@ DuckDB and Spark read several at a time, and `offset` rises in each file, so its
 
 import base64
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -21,8 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from django_events.exporting import paths
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import BY, FOR_NULL, escaped, type_folder
+from django_events.exporting.storage import make_below
 from django_events.reading.columns import TIME
 from django_events.reading.typed.columns import DATA
 from django_events.reading.typed.evolution import leaves
@@ -135,11 +138,8 @@ class FolderFiles:
         pending.close()
 
     def _new(self, folder: str) -> Path:
-        """A new file; FileNotFoundError if another run has cleared the place: it is not made again."""
-        at = self._place
-        for name in folder.split("/") if folder else ():
-            at = at / name
-            at.mkdir(exist_ok=True)
+        """A new file; FileNotFoundError if another run has cleared the place."""
+        at = make_below(self._place, folder)
         self._made += 1
         return at / f"part-{self._task:05d}-{self._id}.c{self._made:03d}{self._suffix}"
 
@@ -313,3 +313,19 @@ OUTPUTS: dict[str, tuple[Callable[[Path, pa.Schema], Output], str]] = {
     "parquet": (ParquetOutput, ".zstd.parquet"),
     "json": (JsonOutput, ".json"),
 }
+
+
+def count(format: str, place: str) -> int:
+    """How many events the files below a folder have, by their footers or lines."""
+    files = (Path(folder, name) for folder, _, names in os.walk(paths.split(place)[2]) for name in names)
+    counted = _rows_of_parquet if format == "parquet" else _lines
+    return sum(counted(file) for file in files if file.name.startswith("part-"))
+
+
+def _rows_of_parquet(file: Path) -> int:
+    return int(pq.read_metadata(file).num_rows)
+
+
+def _lines(file: Path) -> int:
+    with file.open("rb") as lines:
+        return sum(1 for _ in lines)

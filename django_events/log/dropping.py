@@ -4,8 +4,8 @@
         forget(using, topic)   # from now on the topic is gone, whatever happens
     drop_forgotten(using)      # if it is interrupted, maintenance goes on
 
-Until its log is dropped, a mark in the log's comment says that it is to be. It goes as the last one, so what is left of
-a topic is always found by it. Without the mark, a log that lost its row waits for its topic to be declared again.
+Until its log is dropped, a note in the log's comment says that it is to be. It goes as the last one, so what is left of
+a topic is always found by it. Without the note, a log that lost its row waits for its topic to be declared again.
 """
 
 import time
@@ -28,13 +28,13 @@ WAITING = (models.BufferedEvent, models.ScheduledEvent, models.StagedEvent, mode
 
 
 def forget(using: str, topic: models.Topic) -> None:
-    """Delete the rows of a topic, and mark its log. For a transaction that is `changing_topics`.
+    """Delete the rows of a topic, and note it in its log's comment. For a transaction that is `changing_topics`.
 
     Of its consumers nothing must be left. A publisher that looks for the topic from now on doesn't find it.
     """
     sql.fetch(using, sql.shared.lock_head, topic_id=topic.pk)
     if sql.fetch(using, SQL.has_log, table=log_table(topic.pk))[0][0]:
-        sql.run(using, SQL.mark_log.on(log=log_table(topic.pk), mark=literal(f"dropped: {topic.name}")))
+        sql.run(using, SQL.note_on_log.on(log=log_table(topic.pk), note=literal(f"dropped: {topic.name}")))
     models.TopicHead.objects.using(using).filter(pk=topic.pk).delete()
     models.Topic.objects.using(using).filter(pk=topic.pk).delete()
 
@@ -69,13 +69,13 @@ def drop_stranded(using: str) -> int:
     A publisher may have found the topic before it was forgotten, and committed afterwards.
     """
     deleted = 0
-    for (topic_id,) in sql.fetch(using, SQL.stranded):
+    for (topic_id,) in sql.fetch(using, SQL.stranded.on(owners=sql.shared.owners_in_buffer)):
         deleted += _empty(using, models.BufferedEvent, topic_id)
     return deleted
 
 
 def _drop(using: str, topic_id: int, deadline: float) -> None:
-    """The log's table goes last: its mark tells that there is something left to do."""
+    """The log's table goes last: its comment tells that there is something left to do."""
     for segment in segments.segments(using, topic_id):
         _drop_table(using, segment.table, deadline)
     for model in WAITING:

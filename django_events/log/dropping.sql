@@ -6,11 +6,11 @@
 SELECT to_regclass(%(table)s) IS NOT NULL
 
 
--- name: mark_log
--- Mark the log of a topic that is forgotten: it is to be dropped.
+-- name: note_on_log
+-- Note in the comment of a log that it is to be dropped: its topic is forgotten.
 --
--- Literals: mark, which no name of a topic can be. Identifiers: log.
-COMMENT ON TABLE {log} IS {mark}
+-- Literals: note, which no name of a topic can be. Identifiers: log.
+COMMENT ON TABLE {log} IS {note}
 
 
 -- name: forgotten
@@ -20,12 +20,12 @@ COMMENT ON TABLE {log} IS {mark}
 -- Relies on: the catalog's own indexes, the primary key of django_events_topic.
 SELECT log.topic_id
 FROM (
-    SELECT (regexp_match(c.relname, '_(\d+)$'))[1]::int AS topic_id, obj_description(c.oid, 'pg_class') AS mark
+    SELECT (regexp_match(c.relname, '_(\d+)$'))[1]::int AS topic_id, obj_description(c.oid, 'pg_class') AS note
     FROM pg_inherits AS link
     JOIN pg_class AS c ON c.oid = link.inhrelid
     WHERE link.inhparent = to_regclass('django_events_event')
 ) AS log
-WHERE log.mark LIKE 'dropped: %%' AND NOT EXISTS (SELECT FROM django_events_topic AS t WHERE t.id = log.topic_id)
+WHERE log.note LIKE 'dropped: %%' AND NOT EXISTS (SELECT FROM django_events_topic AS t WHERE t.id = log.topic_id)
 ORDER BY log.topic_id
 
 
@@ -55,17 +55,9 @@ SELECT count(*) FROM gone
 -- name: stranded
 -- The topics that events in the buffer are of, and that have neither a row nor a log: those events can't go anywhere.
 --
--- Answers with the ids that the topics had.
+-- Answers with the ids that the topics had. Parts: owners.
 -- Relies on: the primary key of the buffer (topic_id, id), the primary key of django_events_topic.
-WITH RECURSIVE owner AS (
-    (SELECT b.topic_id AS id FROM django_events_bufferedevent AS b ORDER BY b.topic_id LIMIT 1)
-    UNION ALL
-    SELECT (
-        SELECT b.topic_id FROM django_events_bufferedevent AS b WHERE b.topic_id > owner.id ORDER BY b.topic_id LIMIT 1
-    )
-    FROM owner
-    WHERE owner.id IS NOT NULL
-)
+WITH RECURSIVE {owners}
 SELECT owner.id
 FROM owner
 WHERE owner.id IS NOT NULL

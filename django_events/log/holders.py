@@ -30,7 +30,7 @@ class LockHolder(NamedTuple):
 
 def holders(using: str, topic_ids: Collection[int]) -> list[LockHolder]:
     """Those in the way of these topics, the longest first."""
-    rows = sql.fetch(using, SQL.holders, topic_ids=list(topic_ids))
+    rows = sql.fetch(using, SQL.holders.on(told=sql.shared.session_as_told), topic_ids=list(topic_ids))
     return [
         LockHolder(topic_id, kind, table, mode, Session(*session)) for topic_id, kind, table, mode, *session in rows
     ]

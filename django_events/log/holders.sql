@@ -3,7 +3,7 @@
 --
 -- The transaction that has locked a row is in its xmax, and has its own id locked. The pid is null and the kind
 -- 'prepared' where it is a prepared transaction. A topic without a head is of the kind 'headless'.
--- Parameters: topic_ids.
+-- Parameters: topic_ids. Parts: told.
 -- Relies on: the views of the server, and the primary key of django_events_topichead.
 WITH topic AS MATERIALIZED (
     SELECT t.id, h.topic_id IS NULL AS headless, h.xmax AS locker
@@ -43,13 +43,7 @@ FROM (
         held.topic_id,
         CASE WHEN held.pid IS NULL THEN 'prepared' ELSE 'session' END AS kind,
         held.name AS relation, held.mode, held.pid,
-        coalesce(x.gid, '') AS name,
-        coalesce(a.usename::text, x.owner::text, '') AS role,
-        coalesce(a.application_name, '') AS application,
-        coalesce(host(a.client_addr), '') AS address,
-        coalesce(a.state, '') AS state,
-        coalesce(a.xact_start, x.prepared) AS since,
-        coalesce(upper(substring(a.query FROM '^\s*([[:alpha:]]+(\s+[[:alpha:]]+|))')), '') AS does
+        {told}
     FROM held
     LEFT JOIN pg_stat_activity AS a ON a.pid = held.pid
     LEFT JOIN pg_prepared_xacts AS x ON held.pid IS NULL AND '-1/' || x.transaction = held.virtualtransaction

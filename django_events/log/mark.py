@@ -19,13 +19,15 @@ from django_events import sql
 SQL = sql.beside(__name__)
 
 MOST_CANDIDATES = 32
-# How often to ask who may still commit below what was seen: by events moved, and by time.
+# How often to ask which writers may still commit a ticket below those that were seen: by events moved, and by time.
 NOTE_EVERY_EVENTS = 1_000
 NOTE_EVERY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
+    """A ticket that becomes final when all of these writers are gone."""
+
     ticket: int
     writers: frozenset[str]
 

@@ -4,10 +4,10 @@
     while transfer.move():
         ...
 
-One transaction per batch, under the locks of its topics. What is in the buffer drives it, never a word of the
-publisher. Any number of transfers may run: each topic has one writer at a time.
+One transaction per batch, under the locks of its topics. It moves what it finds in the buffer; a notification only
+wakes it. Any number of transfers may run: each topic has one writer at a time.
 
-A transfer that sleeps is told which topics have events. Those it moves by a small batch each (`move_few`), if it knows
+A transfer that sleeps is told which topics have events. It moves those by a small batch each (`move_few`), if it knows
 the topics and the connection is its own. In all other cases it looks at the whole buffer (`move`).
 
 What waits for a topic that is declared as a mirror stays in the buffer: its log has the events of its source only.
@@ -59,9 +59,8 @@ logger = logging.getLogger("django_events.transfer")
 SQL = sql.beside(__name__)
 
 MOST_UNPLACED = 5
-TRUSTED_AT_ONCE = (
-    4 * TOPICS_AT_ONCE
-)  # whose logs aren't read: then each costs a few locks, however many segments it has
+# Topics whose logs aren't read: each costs a few locks, however many segments it has.
+TRUSTED_AT_ONCE = 4 * TOPICS_AT_ONCE
 FEW_TOPICS = 4  # a batch each; more of them are moved sooner by one that is for all
 ASKED_AFTER = 1.0  # seconds: a batch of another transfer takes well under that
 
@@ -308,7 +307,7 @@ class Transfer:
         return bool(mirrors) and topic_id in self._known and self._known[topic_id].name in mirrors
 
     def _take(self, turn: Turn) -> int:
-        """Move what was seen, but for topics that can't be had now: others must not wait for them."""
+        """Move what was seen, except topics that are locked or have no room: the others don't wait for those."""
         turn = Turn(turn.final, [p for p in turn.pending if self._has_room(p)])
         if not turn.pending:
             return 0
@@ -368,7 +367,7 @@ class Transfer:
             return False  # a log can't even be read
 
     def _wait_for_lock(self, pending: Pending) -> None:
-        """Others must not wait with it: from now on it goes alone."""
+        """A session has the lock: from now on the topic has a batch of its own, so that others don't wait with it."""
         if pending.topic_id not in self._blocked:
             self._blocked.add(pending.topic_id)
             self._say_who_holds(pending)
@@ -384,7 +383,7 @@ class Transfer:
             self.left = True
 
     def _leave(self, pending: Pending) -> None:
-        """It is another transfer's turn, or so it seems; if that lasts, it is asked whose."""
+        """Leave a topic to the transfer that seems to have its lock; if that lasts, find out and say who has it."""
         self.left = True
         self._ends.doubt([pending.topic_id])
         known, now = self._known[pending.topic_id], time.monotonic()

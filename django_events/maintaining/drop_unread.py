@@ -171,9 +171,8 @@ def _moved_positions(using: str, row: models.Consumer, topic: models.Topic, old:
             continue  # none of these events is in its partition
         yield Loss(position.partition, position.position + 1, old.last_id, number - position.number)
         position.position, position.number = old.last_id, number
-        if (
-            position.attempted is None or position.attempted <= old.last_id
-        ):  # the event that it failed at, or stopped before, is gone
+        # The event that it failed at, or stopped before, is gone.
+        if position.attempted is None or position.attempted <= old.last_id:
             position.attempted, position.attempts, position.retry_at = None, 0, None
             position.stopped_at, position.error = None, ""
         fields = ["position", "number", "attempted", "attempts", "retry_at", "stopped_at", "error"]

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from django.db import DatabaseError
 
 from django_events import declarations, models
-from django_events.consuming.filling import fill
-from django_events.consuming.queues import redrive_some
+from django_events.consuming.queues.filling import fill
+from django_events.consuming.queues.server import redrive_some
 from django_events.consuming.setbacks import sets_aside
 from django_events.consuming.subscribed import of_rows, rows
 from django_events.consuming.subscriptions import Subscription, subscriptions

@@ -19,8 +19,8 @@ from django_events.exceptions import Invalid
 from django_events.log import channel
 from django_events.log.inventory import existing
 from django_events.management.databases import explained
+from django_events.management.events.looking.peeking import event_data
 from django_events.management.events.payloads import content, event_line, payload_data, shown
-from django_events.management.events.peeking import event_data
 from django_events.management.events.subcommand import wrong_usage
 from django_events.management.reporting import Report, is_output_closed, output_pipe, show
 from django_events.masking import hides

@@ -175,7 +175,7 @@ def publisher(of: Granting) -> Iterator[Block]:
         ],
     )
     yield Block(
-        "dedup_key=, and the marks by which a BufferedWriter knows what was committed.",
+        "dedup_key=, and the keys by which a BufferedWriter knows what was committed.",
         [of.on("SELECT, INSERT, UPDATE (expires_at), DELETE", _table(models.DedupKey))],
     )
     yield Block(

@@ -83,7 +83,7 @@ def _plain(value: Any) -> Any:
         return value.total_seconds()
     if isinstance(value, bytes | memoryview):
         return base64.b64encode(bytes(value)).decode()
-    raise TypeError(f"{value!r} has no place in JSON.")
+    raise TypeError(f"{value!r} can't be written as JSON.")
 
 
 def terminal_width() -> int | None:
@@ -173,10 +173,10 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
 def _fit(widths: list[int], narrowest: Sequence[int], texts: Sequence[bool], width: int) -> None:
     """Narrow the columns of texts, as far as they may be: a number that is cut would be another one."""
     while sum(widths) + GAP * (len(widths) - 1) > width:
-        places = [i for i, text in enumerate(texts) if text and widths[i] > narrowest[i]]
-        if not places:
+        wide = [i for i, text in enumerate(texts) if text and widths[i] > narrowest[i]]
+        if not wide:
             return
-        widths[max(places, key=widths.__getitem__)] -= 1
+        widths[max(wide, key=widths.__getitem__)] -= 1
 
 
 def _width(text: str) -> int:

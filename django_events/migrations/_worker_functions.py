@@ -1,7 +1,7 @@
 """The functions by which programs in any language claim and settle events of a queue, as 0001 makes them.
 
-They are made of the statements that Python's workers run, by `consuming/worker_functions.py`. The text stays what it is:
-where a statement changes, the next migration replaces the functions.
+They are made of the statements that Python's workers run, by `consuming/programs/worker_functions.py`. The text stays
+what it is: where a statement changes, the next migration replaces the functions.
 """
 
 CREATE_WORKER_FUNCTIONS = r"""

@@ -66,8 +66,8 @@ def _told(one: PartitionLeft) -> str:
 
 def barriers(using: str, consumers: Iterable[models.Consumer] | None = None) -> list[Barrier]:
     """The barriers of these consumers, or of all."""
-    standing = models.Position.objects.using(using).filter(barrier__isnull=False)
-    rows = models.Consumer.objects.using(using).filter(pk__in=standing.values("consumer")).select_related("topic")
+    at_barriers = models.Position.objects.using(using).filter(barrier__isnull=False)
+    rows = models.Consumer.objects.using(using).filter(pk__in=at_barriers.values("consumer")).select_related("topic")
     if consumers is not None:
         rows = rows.filter(pk__in=[row.pk for row in consumers])
     return [barrier for row in rows.order_by("name", "topic__name") if (barrier := _of(using, row)) is not None]

@@ -3,7 +3,7 @@
 --
 -- Of a stream the event is the one at which it is, or the next one behind the position. `served_at` is when the partition
 -- was taken; deliveries were taken when their attempt began. Each is looked up by itself: see `deliveries_of_token`.
--- Parameters: most.
+-- Parameters: most. Parts: first_in_hand.
 -- Relies on: django_events_position and django_events_deliverylease are small; the primary key of django_events_delivery.
 SELECT
     p.holder, c.name, t.name, p.partition, coalesce(p.attempted, p.position + 1) AS event_id, NULL::int AS events,
@@ -19,16 +19,7 @@ SELECT
 FROM django_events_deliverylease AS l
 JOIN django_events_consumer AS c ON c.id = l.consumer_id
 JOIN django_events_topic AS t ON t.id = c.topic_id
-CROSS JOIN LATERAL (
-    SELECT min(d.event_id) AS event_id, min(d.last_at) AS since
-    FROM jsonb_array_elements_text(l.event_ids) AS held (id)
-    CROSS JOIN LATERAL (
-        SELECT d.event_id, d.last_at
-        FROM django_events_delivery AS d
-        WHERE d.consumer_id = l.consumer_id AND d.event_id = held.id::bigint AND d.token = l.token
-        LIMIT 1
-    ) AS d
-) AS hand
+CROSS JOIN LATERAL ({first_in_hand}) AS hand
 ORDER BY since NULLS LAST
 LIMIT %(most)s
 

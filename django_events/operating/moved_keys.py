@@ -16,7 +16,7 @@ from django.db import OperationalError
 from django.db.models import Min
 
 from django_events import models, sql
-from django_events.consuming import layouts
+from django_events.consuming.streams import layouts
 from django_events.consuming.waiting import wait_from
 from django_events.log import channel
 from django_events.sql.each import in_each

@@ -6,7 +6,7 @@ Publishers, transfers and workers may run meanwhile. It is recorded as an interv
 """
 
 from django_events import declarations, models, sql
-from django_events.consuming import layouts
+from django_events.consuming.streams import layouts
 from django_events.declarations.limits import check_number
 from django_events.exceptions import Invalid
 from django_events.log import layouts as log_layouts

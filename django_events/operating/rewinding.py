@@ -11,8 +11,9 @@ from datetime import timedelta
 from django.db.models import F, Min, QuerySet
 
 from django_events import declarations, models, sql
-from django_events.consuming import layouts, log_positions
+from django_events.consuming import log_positions
 from django_events.consuming.registered import Named, refuse_several, registered
+from django_events.consuming.streams import layouts
 from django_events.consuming.waiting import wait_again
 from django_events.exceptions import InUse, Refused
 from django_events.models.buffer import writable

@@ -186,7 +186,7 @@ def _refuse_unless_next(asked: _Skip, position: models.Position) -> None:
 
 
 def _next(asked: _Skip, after: int, upper: int) -> int | None:
-    """The event that the consumer is at, behind a place: the first that matches, or on which its filter fails."""
+    """The event that the consumer is at, behind an id: the first that matches, or on which its filter fails."""
     found, fails = _tried(asked, after, upper)
     while fails and upper - after > 1:
         middle = (after + upper) // 2
@@ -212,7 +212,7 @@ def _tried(asked: _Skip, after: int, upper: int) -> tuple[int | None, bool]:
 
 
 def _first_match(asked: _Skip, after: int, upper: int) -> int | None:
-    """The first event for the consumer behind a place, in the partition of the one that is meant."""
+    """The first event for the consumer behind an id, in the partition of the one that is meant."""
     row = asked.row
     if row.partitioned and not row.topic.is_undivided:
         events = sql.shared.in_partition.on(partition=asked.partition)

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries
-from django_events.consuming.claiming import still_claimed
-from django_events.consuming.queues import QueueServer
+from django_events.consuming.programs.claiming import still_claimed
+from django_events.consuming.queues.claimed_deliveries import ClaimedDeliveries
+from django_events.consuming.queues.server import QueueServer
 from django_events.outward.endpoints import Endpoint
 from django_events.outward.exchange import WebhookAnswer
 from django_events.received import ReceivedEvent

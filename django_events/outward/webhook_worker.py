@@ -1,4 +1,4 @@
-"""The worker of webhooks: it claims deliveries of all endpoints, has them sent, and settles them by what came back.
+"""The worker of webhooks: it claims deliveries of all endpoints, has them sent, and has what came back settled.
 
     worker = WebhookWorker("default", listener)
     run(worker, stop)
@@ -13,33 +13,28 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
-from datetime import timedelta
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
 
-from django.db import DatabaseError, InterfaceError, transaction
+from django.db import DatabaseError, InterfaceError
 
 from django_events import models, sql, telemetry
-from django_events.conf import settings
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries, DeliverySettlement
-from django_events.consuming.deliveries import Queue
-from django_events.consuming.failures import Failure, Verdict, storable
-from django_events.consuming.handling import begin, log_failure, no_attempt_left
+from django_events.consuming.failures import Failure
+from django_events.consuming.handling import begin, no_attempt_left
 from django_events.consuming.leases import give_up
-from django_events.consuming.queues import QueueServer
+from django_events.consuming.queues.claimed_deliveries import ClaimedDeliveries
+from django_events.consuming.queues.deliveries import Queue
+from django_events.consuming.queues.server import QueueServer
 from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
 from django_events.consuming.subscribed import note_served
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import EventsMissing, LeaseLost, NotReady, UnreadableEvent
 from django_events.log import channel
-from django_events.operating.interventions import record
 from django_events.outward.endpoints import Endpoint, endpoints, limits
-from django_events.outward.exchange import NotDelivered, Request, WebhookAnswer
+from django_events.outward.exchange import Request, WebhookAnswer
 from django_events.outward.hands import EndpointLine, Hand
 from django_events.outward.sending import Sender
+from django_events.outward.settling import Answered, WebhookSettling
 from django_events.received import ReceivedEvent
-from django_events.signals import event_dead_lettered, event_handled, event_retried, webhook_disabled
 from django_events.workers.due_partitions import Due, DuePartitions
 from django_events.workers.lease_renewal import LeaseRenewal
 from django_events.workers.listening import Listener
@@ -48,21 +43,9 @@ from django_events.workers.stopping import Stop
 from django_events.workers.wakeup_flag import WakeupFlag
 
 logger = logging.getLogger("django_events.webhooks")
-SQL = sql.beside(__name__)
 
 LAST_LOOKS = 0.05  # seconds between two looks for answers, when the process ends
 MOST = 500  # requests under way, of all endpoints together
-GONE = "the receiver answered 410 Gone: it wants no more events"
-NOT_SENT = "It was too late to send it: the process was frozen."
-
-
-class Answered(NamedTuple):
-    """What came back from a request; None if it was too late to send it."""
-
-    hand: Hand
-    events: list[ReceivedEvent]
-    url: str
-    answer: WebhookAnswer | None
 
 
 class WebhookWorker:
@@ -71,10 +54,13 @@ class WebhookWorker:
     def __init__(self, using: str, listener: Listener, *, most: int = MOST, once: bool = False) -> None:
         self.using = using
         self.setbacks = ConsumerSetbacks(using)
-        self.delivered = self.failed = self.unwanted = self._told = 0
+        self._told = 0
         self._most = most
         self._once = once
         self._holder = f"{socket.gethostname()}:{os.getpid()}/webhooks"
+        self.settling = WebhookSettling(
+            using, holder=self._holder, look_again=self._look_again, changed=self._look_for_changes
+        )
         self._listener = listener
         self._wakeup = WakeupFlag()
         self._sender = Sender(limits())
@@ -106,9 +92,8 @@ class WebhookWorker:
 
     def take_settled(self) -> int:
         """How many attempts were settled since the last time."""
-        settled = self.delivered + self.failed + self.unwanted
-        before, self._told = self._told, settled
-        return settled - before
+        before, self._told = self._told, self.settling.attempts
+        return self._told - before
 
     def hand_back(self) -> None:
         """Give up all leases, for a process that ends at once: see `LeaseRenewal.hand_back`."""
@@ -359,12 +344,12 @@ class WebhookWorker:
             else:
                 begun = begin(claimed, event)
         if isinstance(begun, Failure):
-            self._settle_failure(hand, begun, None)
+            self.settling.settle_failure(hand, begun)
             return
         try:
             request = hand.line.endpoint.request(begun)
         except UnreadableEvent as error:
-            self._settle_failure(hand, claimed.judge(begun, error), None)
+            self.settling.settle_failure(hand, claimed.judge(begun, error))
             return
         self._give_to_sender(hand, request, [begun])
 
@@ -373,7 +358,7 @@ class WebhookWorker:
         try:
             request, count = hand.line.endpoint.request_of(events)
         except UnreadableEvent as error:
-            self._settle_failure(hand, hand.claimed.judge(events[0], error), None)
+            self.settling.settle_failure(hand, hand.claimed.judge(events[0], error))
             return
         self._give_to_sender(hand, request, events[:count])
 
@@ -390,7 +375,7 @@ class WebhookWorker:
 
         self._sender.send(request, answered, until=hand.good_until)
 
-    # What is settled
+    # What is settled, see `settling`
 
     def _settle_answered(self) -> int:
         """Settle what was answered; what can't be settled now, because the database is away, is kept."""
@@ -406,140 +391,21 @@ class WebhookWorker:
             of_hand = [one for one in self._unsettled if one.hand is hand]
             if not hand.lost:
                 try:
-                    self._settle(hand, of_hand)
+                    self.settling.settle(hand, of_hand)
                     settled += sum(len(one.events) for one in of_hand)
                 except LeaseLost as error:
                     self._lose(hand, error)
             self._unsettled = [one for one in self._unsettled if one.hand is not hand]
         return settled
 
-    def _settle(self, hand: Hand, answered: list[Answered]) -> None:
-        """Settle what is not settled yet: when the database was away in the middle, it comes again."""
-        line = hand.line
-        delivered = [
-            (event, one.answer)
-            for one in answered
-            if one.answer is not None and one.answer.delivered
-            for event in one.events
-            if event.id in hand.under_way
-        ]
-        if delivered:
-            self._settle_delivered(hand, delivered)
-        for one in answered:
-            answer = one.answer
-            if answer is not None:
-                line.note(answer)
-            if answer is None or answer.gone:
-                self._settle_uncounted(one)
-                continue
-            for event in one.events:
-                # An earlier one of its key has failed in the same request, and this one was released with it.
-                if (error := answer.failure) is None or event.id not in hand.under_way:
-                    continue
-                failure = replace(hand.claimed.judge(event, error), seconds=answer.seconds)
-                if failure.pause is not None and answer.retry_after is not None:
-                    failure = replace(failure, pause=max(failure.pause, answer.retry_after))
-                self._settle_failure(hand, failure, one)
-        if hand.claimed.ordered:
-            line.freed()  # the next of these keys
-
-    def _settle_delivered(self, hand: Hand, delivered: list[tuple[ReceivedEvent, WebhookAnswer]]) -> None:
-        endpoint, events = hand.line.endpoint, [event for event, _ in delivered]
-        with transaction.atomic(self.using):
-            settlement = hand.claimed.settle(events)
-            self._note_attempts(endpoint, delivered)
-            sql.fetch(self.using, SQL.works, endpoint_id=endpoint.id)
-        self._settled(hand, settlement)
-        self.delivered += len(events)
-        self._tell_delivered(hand, delivered)
-
-    def _settle_failure(self, hand: Hand, failure: Failure, answered: Answered | None) -> None:
-        """Settle an attempt that failed; without an answer nothing was sent. Disable what failed for too long."""
-        log_failure(hand.claimed)(failure)
-        endpoint, reason = hand.line.endpoint, ""
-        with transaction.atomic(self.using):
-            settlement = hand.claimed.settle([], failure)
-            if answered is not None and answered.answer is not None:
-                self._note_attempts(endpoint, [(failure.event, answered.answer)])
-                for (lasted,) in sql.fetch(self.using, SQL.fails, endpoint_id=endpoint.id):
-                    if lasted > settings.WEBHOOK_DISABLED_AFTER:
-                        reason = f"nothing could be delivered for {lasted.days} days"
-                        reason = f"{reason}, the last time because of: {failure.error}"
-                        reason = self._disable(endpoint, answered.url, reason)
-        self._settled(hand, settlement)
-        self.failed += 1
-        self._look_again(endpoint, failure)
-        self._tell_failure(hand, failure)
-        self._tell_disabled(endpoint, reason)
-
-    def _settle_uncounted(self, answered: Answered) -> None:
-        """Settle what was not sent, or not wanted: the events are not to blame, so no attempt at them is counted.
-
-        A receiver that wants no more is disabled, if the lease is still ours. Its events stay, until a person resumes
-        or removes the endpoint.
-        """
-        hand, events, url, answer = answered
-        endpoint, reason = hand.line.endpoint, ""
-        error = NotDelivered(NOT_SENT if answer is None else GONE)
-        for event in events:
-            if event.id not in hand.under_way:  # released with an earlier one of its key
-                continue
-            failure = Failure(event, error, Verdict.RETRY, timedelta(0), counts=False)
-            log_failure(hand.claimed)(failure)
-            with transaction.atomic(self.using):
-                settlement = hand.claimed.settle([], failure)
-                if answer is not None:
-                    self._note_attempts(endpoint, [(event, answer)])
-                    reason = self._disable(endpoint, url, GONE)
-            self._settled(hand, settlement)
-            self.unwanted += answer is not None
-            self._look_again(endpoint, failure)
-            self._tell_disabled(endpoint, reason)
-
     def _look_again(self, endpoint: Endpoint, failure: Failure) -> None:
         """Look for what is tried again before the next look everywhere."""
         if self._due is not None and failure.pause is not None and failure.pause.total_seconds() < self.poll:
             self._due.look_at([endpoint.topic_id])
 
-    def _settled(self, hand: Hand, settlement: DeliverySettlement) -> None:
-        hand.claimed.settled(settlement)
-        hand.under_way -= settlement.out
-
-    def _note_attempts(self, endpoint: Endpoint, made: list[tuple[ReceivedEvent, WebhookAnswer]]) -> None:
-        sql.fetch(
-            self.using,
-            SQL.note_attempts,
-            endpoint_id=endpoint.id,
-            event_ids=[event.id for event, _ in made],
-            attempts=[event.attempt for event, _ in made],
-            seconds=[answer.seconds for _, answer in made],
-            statuses=[answer.status for _, answer in made],
-            excerpts=[storable(answer.excerpt) for _, answer in made],
-            errors=[storable(answer.error) for _, answer in made],
-        )
-
-    def _disable(self, endpoint: Endpoint, url: str, reason: str) -> str:
-        """Pause an endpoint in the open transaction; returns why, or nothing if it is paused, or has another URL."""
-        if not sql.fetch(self.using, SQL.disable, endpoint_id=endpoint.id, url=url, reason=storable(reason)):
-            self._loaded_at = None
-            return ""
-        row = models.Consumer.objects.using(self.using).select_related("topic").get(pk=endpoint.consumer_id)
-        record(self.using, row, "pause", by=self._holder, reason=reason)
-        return reason
-
-    def _tell_disabled(self, endpoint: Endpoint, reason: str) -> None:
-        if not reason:
-            return
+    def _look_for_changes(self) -> None:
+        """Read the endpoints again before anything more is claimed: one was disabled, or has another URL."""
         self._loaded_at = None
-        topic, name = endpoint.consumer.topics[0], endpoint.name
-        logger.error(
-            "Webhook endpoint %r is disabled: %s. When it works again: manage.py events resume %s",
-            name,
-            reason,
-            name,
-            extra={"database": self.using, "consumer": name, "topic": topic},
-        )
-        webhook_disabled.send_robust(name, endpoint=name, topic=topic, reason=reason, using=self.using)
 
     def _tell_answered(self, answered: Answered) -> None:
         of, answer = answered.hand.claimed.subscription, answered.answer
@@ -547,34 +413,3 @@ class WebhookWorker:
         telemetry.WEBHOOK_ANSWERS.tell(
             1, self.using, of.consumer.name, of.topic, "unsent" if answer is None else answer.status_class
         )
-
-    def _tell_delivered(self, hand: Hand, delivered: list[tuple[ReceivedEvent, WebhookAnswer]]) -> None:
-        of = hand.claimed.subscription
-        seconds = sum(answer.seconds for _, answer in delivered)
-        events = [event for event, _ in delivered]
-        if telemetry.ATTEMPTS.observed:
-            labels = self.using, of.consumer.name, of.topic
-            telemetry.ATTEMPTS.tell(len(events), *labels, "handled")
-            for event, answer in delivered:
-                telemetry.HANDLER.tell(answer.seconds, *labels, "handled")
-                telemetry.LOG_TO_HANDLED.tell(max(time.time() - event.logged_at.timestamp(), 0.0), *labels)
-        if event_handled.receivers:
-            event_handled.send_robust(
-                of.consumer, consumer=of.consumer, topic=of.topic, events=events, seconds=seconds, using=self.using
-            )
-
-    def _tell_failure(self, hand: Hand, failure: Failure) -> None:
-        of, event, error = hand.claimed.subscription, failure.event, failure.error
-        if telemetry.ATTEMPTS.observed:
-            labels = self.using, of.consumer.name, of.topic, failure.verdict.outcome
-            telemetry.ATTEMPTS.tell(1, *labels)
-            if failure.seconds is not None:
-                telemetry.HANDLER.tell(failure.seconds, *labels)
-        if failure.verdict is Verdict.RETRY:
-            event_retried.send_robust(
-                of.consumer, consumer=of.consumer, event=event, error=error, pause=failure.pause, using=self.using
-            )
-        elif failure.verdict is Verdict.DEAD_LETTER:
-            event_dead_lettered.send_robust(
-                of.consumer, consumer=of.consumer, event=event, error=error, using=self.using
-            )

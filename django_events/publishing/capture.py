@@ -275,9 +275,9 @@ class Capture(pgtrigger.Trigger):
 
     def _condition(self, model: type[Model], *, old: str, new: str) -> str:
         parts = _QUOTED.split(self.declared.resolved(model))
-        for place in range(0, len(parts), 2):
-            parts[place] = re.sub(r"\bOLD\.", f"{old}.", parts[place], flags=re.I)
-            parts[place] = re.sub(r"\bNEW\.", f"{new}.", parts[place], flags=re.I)
+        for index in range(0, len(parts), 2):
+            parts[index] = re.sub(r"\bOLD\.", f"{old}.", parts[index], flags=re.I)
+            parts[index] = re.sub(r"\bNEW\.", f"{new}.", parts[index], flags=re.I)
         return f"({''.join(parts)})"
 
 

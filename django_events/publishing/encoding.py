@@ -132,15 +132,15 @@ def encode(
     return Conditional(row, publish_at, dedup_key, window(dedup_key, dedup_window))
 
 
-def encode_draft(topic: DeclaredTopic, draft: Draft) -> Encoded:
-    """The same of a draft."""
+def encode_draft(topic: DeclaredTopic, draft: Draft, *, metadata: Mapping[str, Any] | None = None) -> Encoded:
+    """The same of a draft, with other metadata than it has if they are given."""
     return encode(
         topic,
         draft.value,
         draft.body,
         draft.type,
         draft.key,
-        draft.metadata,
+        draft.metadata if metadata is None else metadata,
         draft.partition,
         draft.publish_at,
         draft.dedup_key,

@@ -22,8 +22,8 @@ from django_events.publishing.storing import explained, store
 
 SQL = sql.beside(__name__)
 
-# A mark is forgotten with the next batch, or this long after a process was killed. If the database is away for longer
-# after a COMMIT without an answer, the batch is written twice.
+# The key of a batch is forgotten with the next one, or this long after a process was killed. If the database is away
+# for longer after a COMMIT without an answer, the batch is written twice.
 KEEPING = timedelta(days=7)
 UNLIMITED = {"statement_timeout": "0"}  # a site's limit is meant for pages: a batch that it cuts off is never done
 
@@ -37,15 +37,15 @@ class Flusher:
         self._on_wire = on_wire
         self._name, self._count = f"django_events.writer/{uuid4().hex}", 0
         self._token = secrets.randbits(63)
-        self._mark = ""
-        self._last_mark: str | None = None
+        self._batch_key = ""
+        self._last_key: str | None = None
         self._repeated: set[int] = set()
         self._lost = False
 
     def begin(self) -> None:
         """Begin another batch."""
         self._count += 1
-        self._mark = f"{self._name}/{self._count}"
+        self._batch_key = f"{self._name}/{self._count}"
 
     def write(self, events: Sequence[Encoded], progress: Callable[[bool], None]) -> set[int]:
         """Commit the batch, unless an attempt before did; returns the indexes of events whose dedup key was taken.
@@ -58,7 +58,7 @@ class Flusher:
                 progress(False)
                 self._repeated = store(self.using, self.topic, events)
                 progress(True)
-        self._last_mark = self._mark
+        self._last_key = self._batch_key
         return self._repeated
 
     def lose(self) -> None:
@@ -67,10 +67,10 @@ class Flusher:
         self.disconnect()
 
     def end(self) -> None:
-        """Forget the mark of the last batch, if the connection is open: nothing more is to be written."""
-        if self._last_mark is not None and connections[self.using].connection is not None:
+        """Forget the key of the last batch, if the connection is open: nothing more is to be written."""
+        if self._last_key is not None and connections[self.using].connection is not None:
             with suppress(DatabaseError, InterfaceError):
-                sql.fetch(self.using, SQL.forget_mark, topic=self.topic.name, mark=self._last_mark)
+                sql.fetch(self.using, SQL.forget_batch, topic=self.topic.name, batch_key=self._last_key)
 
     def disconnect(self) -> None:
         self._on_wire(None)  # first: with a pool, the connection may be another thread's the next moment
@@ -94,10 +94,10 @@ class Flusher:
         *_, [(_, new)] = sql.fetch_each(
             self.using,
             sql.locally(UNLIMITED),
-            (SQL.forget_mark, {"topic": self.topic.name, "mark": self._last_mark}),
+            (SQL.forget_batch, {"topic": self.topic.name, "batch_key": self._last_key}),
             (
-                SQL.mark_batch,
-                {"token": self._token, "topic": self.topic.name, "mark": self._mark, "keeping": KEEPING},
+                SQL.enter_batch,
+                {"token": self._token, "topic": self.topic.name, "batch_key": self._batch_key, "keeping": KEEPING},
             ),
         )
         return bool(new)

@@ -213,8 +213,8 @@ class Lane:
                 failed, first_error = failed + len(piece), first_error or error
             if not self._free(batch, piece, last=not pieces):
                 return
-            for place, (_, future, _) in enumerate(piece):
-                settle(future, place not in repeated, error)
+            for index, (_, future, _) in enumerate(piece):
+                settle(future, index not in repeated, error)
             with self._lock:
                 if not self.given_up:
                     self.settled += len(piece)

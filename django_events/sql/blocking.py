@@ -91,7 +91,7 @@ def watched(using: str, *, after: float = AFTER) -> Iterator[None]:
 
 def blockers(using: str, pid: int) -> list[Session]:
     """Those for which a session waits now, the longest first."""
-    return [Session(*row) for row in sql.fetch(using, SQL.blockers, pid=pid)]
+    return [Session(*row) for row in sql.fetch(using, SQL.blockers.on(told=sql.shared.session_as_told), pid=pid)]
 
 
 def _watch(using: str, pid: int, seen: list[Session], over: Event, after: float) -> None:

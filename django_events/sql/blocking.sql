@@ -10,17 +10,11 @@ SELECT pg_backend_pid()
 --
 -- `does` is what a session began last, in a word or two: not more, because the rest may be of an event. A role that may
 -- not see the statements of others gets none.
--- Parameters: pid.
+-- Parameters: pid. Parts: told.
 -- Relies on: the views of the server.
 SELECT
     a.pid,
-    coalesce(x.gid, '') AS name,
-    coalesce(a.usename::text, x.owner::text, '') AS role,
-    coalesce(a.application_name, '') AS application,
-    coalesce(host(a.client_addr), '') AS address,
-    coalesce(a.state, '') AS state,
-    coalesce(a.xact_start, x.prepared) AS since,
-    coalesce(upper(substring(a.query FROM '^\s*([[:alpha:]]+(\s+[[:alpha:]]+|))')), '') AS does
+    {told}
 FROM unnest(pg_blocking_pids(%(pid)s::int)) AS blocker (pid)
 LEFT JOIN pg_stat_activity AS a ON a.pid = blocker.pid
 LEFT JOIN pg_locks AS waiting ON blocker.pid = 0 AND waiting.pid = %(pid)s::int AND NOT waiting.granted

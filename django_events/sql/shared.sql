@@ -134,6 +134,21 @@ SELECT
 SELECT (SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} ORDER BY e.id LIMIT 1)
 
 
+-- name: first_in_hand
+-- Part of a SELECT beside a lease `l` of deliveries: the first of them that its worker has in hand, and since when.
+--
+-- Each is looked up by itself: see `deliveries_of_token`.
+-- Relies on: the primary key of django_events_delivery.
+SELECT min(d.event_id) AS event_id, min(d.last_at) AS since
+FROM jsonb_array_elements_text(l.event_ids) AS held (id)
+CROSS JOIN LATERAL (
+    SELECT d.event_id, d.last_at
+    FROM django_events_delivery AS d
+    WHERE d.consumer_id = l.consumer_id AND d.event_id = held.id::bigint AND d.token = l.token
+    LIMIT 1
+) AS d
+
+
 -- name: holds
 -- Whether a jsonpath predicate holds for a value, as it would in a filter.
 --
@@ -173,6 +188,19 @@ SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id > {after} ORD
 --
 -- Relies on: (partition, id) of the log.
 e.partition = p.partition
+
+
+-- name: next_events
+-- The next events of a partition after an id, in order: a part of `bounded`.
+--
+-- Bounds are literals, so that the planner opens only the segments between them.
+-- Literals: after, upper, most. Identifiers: log. Parts: events (which events `e` are in the partition), match.
+-- Relies on: (partition, id) or the primary key of the log.
+SELECT {event_columns of e}
+FROM {log} AS e
+WHERE {events} AND e.id > {after} AND e.id <= {upper} AND {match}
+ORDER BY e.id
+LIMIT {most}
 
 
 -- name: in_partition
@@ -328,6 +356,21 @@ LIMIT 1
 SELECT django_events_open(%(topic)s::text, %(wake)s::boolean)
 
 
+-- name: owners_in_buffer
+-- Part of a WITH RECURSIVE: the ids of the topics that events in the buffer are of, and a null at the end.
+--
+-- Relies on: the primary key of the buffer (topic_id, id), of which one entry is read for each topic.
+owner AS (
+    (SELECT b.topic_id AS id FROM django_events_bufferedevent AS b ORDER BY b.topic_id LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT b.topic_id FROM django_events_bufferedevent AS b WHERE b.topic_id > owner.id ORDER BY b.topic_id LIMIT 1
+    )
+    FROM owner
+    WHERE owner.id IS NOT NULL
+)
+
+
 -- name: prepared
 -- The prepared transactions that hold rows which workers and transfers write, one table of each.
 --
@@ -431,6 +474,20 @@ SET LOCAL row_security = off
 -- Parameters: names.
 -- Relies on: the views of the server.
 SELECT s.name, s.reset_val FROM pg_settings AS s WHERE s.name = ANY(%(names)s)
+
+
+-- name: session_as_told
+-- Part of a SELECT: who a session `a` is, or the owner of a prepared transaction `x`, and what the session began last.
+--
+-- `does` is a word or two: not more, because the rest may be of an event.
+-- Relies on: the views of the server.
+coalesce(x.gid, '') AS name,
+coalesce(a.usename::text, x.owner::text, '') AS role,
+coalesce(a.application_name, '') AS application,
+coalesce(host(a.client_addr), '') AS address,
+coalesce(a.state, '') AS state,
+coalesce(a.xact_start, x.prepared) AS since,
+coalesce(upper(substring(a.query FROM '^\s*([[:alpha:]]+(\s+[[:alpha:]]+|))')), '') AS does
 
 
 -- name: set_locally

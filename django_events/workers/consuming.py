@@ -16,10 +16,10 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import declarations, sql, telemetry
 from django_events.conf import settings
-from django_events.consuming.deliveries import ALWAYS, Window
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.leases import Lease, give_up
+from django_events.consuming.queues.deliveries import ALWAYS, Window
 from django_events.consuming.serving import Server, server_of
 from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
 from django_events.consuming.subscriptions import Subscription, refuse_outdated, subscriptions

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from django.db import DatabaseError
 
 from django_events import models, sql
-from django_events.consuming import layouts
 from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
+from django_events.consuming.streams import layouts
 from django_events.consuming.subscriptions import Subscription
 from django_events.consuming.subscriptions import subscriptions as all_subscriptions
 from django_events.log.setbacks import Failing

@@ -113,17 +113,14 @@ def connect_for_work(using: str) -> bool:
     raw = cast("Connection[object]", wrapper.connection)
     if raw.isolation_level is not IsolationLevel.READ_COMMITTED:  # also on a connection that Django made by itself
         raw.isolation_level = IsolationLevel.READ_COMMITTED
-    if (
-        not wrapper.get_autocommit() and not wrapper.in_atomic_block
-    ):  # a site may have AUTOCOMMIT off: then nothing would be committed
+    # A site may have AUTOCOMMIT off: then nothing would be committed.
+    if not wrapper.get_autocommit() and not wrapper.in_atomic_block:
         wrapper.set_autocommit(True)
     return new
 
 
 def close_others(using: str) -> None:
-    """Close this thread's stale connections to other databases, which a site's code may have used, as Django does after
-    a request.
-    """
+    """Close this thread's stale connections to other databases, as Django does after a request: handlers use them."""
     for connection in connections.all(initialized_only=True):
         if connection.alias != using:
             connection.close_if_unusable_or_obsolete()

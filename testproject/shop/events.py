@@ -1,13 +1,19 @@
 """What happens in the shop, and who wants to know."""
 
 from datetime import timedelta
-from decimal import Decimal
 
 from django_events import Backoff, ReceivedEvent, consumer, projection, rollup, topic
-from testproject.shop import mail
+from testproject.shop import mail, upcasters  # noqa: F401  # a module that is imported has declared its upcasters
+from testproject.shop.contracts import OrderPaid, OrderPlaced, OrderPlacedBefore
 from testproject.shop.models import Invoice, OrderStatus, SearchEntry
 
-orders = topic("orders", partitions=8, timeline=True)
+orders = topic(
+    "orders",
+    partitions=8,
+    timeline=True,
+    schemas=[OrderPlaced, OrderPlacedBefore, OrderPaid],
+    undescribed="pass",
+)
 payments = topic("payments", partitions=4)
 stock = topic("stock")
 
@@ -15,26 +21,25 @@ stock = topic("stock")
 @consumer(orders, name="billing", types=["order.placed"])
 def bill(event: ReceivedEvent) -> None:
     """Write an invoice: in the transaction that passes the event, so each order is billed exactly once."""
-    Invoice.objects.create(order_id=event.value["order"], amount=Decimal(event.value["total"]), event=event.address)
+    placed: OrderPlaced = event.data
+    Invoice.objects.create(order_id=placed.order, amount=placed.total, event=event.address)
 
 
 @consumer(orders, name="search", batch_size=200)
 def index(events: list[ReceivedEvent]) -> None:
     """Bring the search index up to date. Orders that changed twice in a batch are written once."""
-    placed = {
-        event.value["order"]: SearchEntry(
-            order_id=event.value["order"],
-            text=f"{event.value['customer']}: {event.value['quantity']} {event.value['sku']}",
-            status="placed",
-        )
-        for event in events
-        if event.type == "order.placed"
-    }
-    paid = [event.value["order"] for event in events if event.type == "order.paid"]
+    placed = {event.data.order: entry_of(event.data) for event in events if event.type == "order.placed"}
+    paid = [event.data.order for event in events if event.type == "order.paid"]
     SearchEntry.objects.bulk_create(
         placed.values(), update_conflicts=True, unique_fields=["order_id"], update_fields=["text", "status"]
     )
     SearchEntry.objects.filter(order_id__in=paid).update(status="paid")
+
+
+def entry_of(placed: OrderPlaced) -> SearchEntry:
+    """An order as it is found."""
+    text = f"{placed.customer}: {', '.join(map(str, placed.lines))}"
+    return SearchEntry(order_id=placed.order, text=text, status="placed")
 
 
 @consumer(
@@ -47,14 +52,15 @@ def index(events: list[ReceivedEvent]) -> None:
 )
 def send_receipt(event: ReceivedEvent) -> None:
     """Send a receipt. A full mailbox keeps no other receipt waiting."""
-    mail.send(event.value["customer"], order_id=event.value["order"], about=event.address)
+    mail.send(event.data.customer, order_id=event.data.order, about=event.address)
 
 
 @projection(orders, into=OrderStatus, name="status", types=["order.placed", "order.paid"])
 def follow(row: OrderStatus, event: ReceivedEvent) -> None:
     """What the shop's page shows of an order: a row that is nothing but what its events say."""
     if event.type == "order.placed":
-        row.customer, row.sku, row.quantity = (event.value[name] for name in ("customer", "sku", "quantity"))
+        [first, *_] = event.data.lines
+        row.customer, row.sku, row.quantity = event.data.customer, first.sku, first.quantity
     row.status = event.type.removeprefix("order.")
 
 

@@ -21,7 +21,8 @@ FULL_MAILBOXES = CUSTOMERS[::8]
 class Simulation:
     """Several customers at once, each in a thread of its own; counts what was published and what was not.
 
-    Each asks before an order whether to `go_on`, which may take its time.
+    Each asks before an order whether to `go_on`, which may take its time. The first orders of each, `as_before`, are
+    placed by the code of before.
     """
 
     def __init__(
@@ -29,11 +30,13 @@ class Simulation:
         *,
         customers: int,
         orders_each: int,
+        as_before: int = 0,
         full_mailboxes: Sequence[str] = FULL_MAILBOXES,
         go_on: Callable[[], bool] = lambda: True,
     ) -> None:
         self.customers = customers
         self.orders_each = orders_each
+        self.as_before = as_before
         self.full_mailboxes = full_mailboxes
         self.go_on = go_on
         self.published: Counter[str] = Counter()
@@ -63,22 +66,22 @@ class Simulation:
     def _shop(self, number: int) -> None:
         dice = random.Random(number)
         try:
-            for _ in range(self.orders_each):
+            for turn in range(self.orders_each):
                 if not self.go_on():
                     break
-                self._order(dice)
+                self._order(dice, as_before=turn < self.as_before)
         except BaseException as error:
             self.errors.append(error)
         finally:
             connections.close_all()
 
-    def _order(self, dice: random.Random) -> None:
+    def _order(self, dice: random.Random, *, as_before: bool) -> None:
         product = Product.objects.get(sku=dice.choice(list(SKUS)))
         quantity = dice.choice([1, 1, 1, 2, 3, 5])
         order: Order | None = None
         # Where too little is on the shelf, that is not changed, so there is no event of it to be rolled back.
         with self._counted({"orders": 1, "stock": 1}, orders.OutOfStock, undone={"orders": 1}):
-            order = orders.place_order(dice.choice(CUSTOMERS), product, quantity)
+            order = orders.place_order(dice.choice(CUSTOMERS), product, quantity, as_before=as_before)
         if order is None:
             with self._counted({"stock": 1}):
                 orders.restock(product, 200)

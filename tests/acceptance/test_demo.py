@@ -55,6 +55,11 @@ def check_table(output: str) -> None:
     assert re.search(r"^\d{4}-\d\d-\d\d \d\d:00 +[\d,]+ +[\d,]+\.\d\d$", output, re.MULTILINE)
     assert "PostgreSQL comes to the same sum from the log. The roll-up has the same hours" in output
     assert "The projection has the status of each order" in output
+    versions = re.search(r"^Of the ([\d,]+) events order.placed, ([\d,]+) are of version 2", output, re.MULTILINE)
+    assert versions
+    placed, with_lines = (int(number.replace(",", "")) for number in versions.groups())
+    assert 0 < with_lines < placed
+    assert "A table of Delta, which followed the log\nmeanwhile, has the lines of all of them" in output
 
 
 @pytest.mark.long

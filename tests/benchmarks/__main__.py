@@ -39,6 +39,7 @@ FAMILIES = (
     "typed",
     "streams",
     "relaying",
+    "taking_in",
 )
 
 

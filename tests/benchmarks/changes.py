@@ -45,10 +45,10 @@ class ByHand(Fields):
 class Captured(Fields):
     class Meta(Fields.Meta):
         db_table = "bench_captured"
-        triggers = capture("orders")
+        triggers = capture("payments")
 
 
-@outbox("orders")
+@outbox("payments")
 class Outboxed(Fields):
     class Meta(Fields.Meta):
         db_table = "bench_outboxed"
@@ -71,7 +71,7 @@ def create_tables() -> None:
 
 def publish_by_hand(row: Fields) -> None:
     said = {name: getattr(row, name) for name in ("id", "customer", "status", "quantity", "total", "placed_at")}
-    publish("orders", said, type="byhand.created", key=str(row.pk))
+    publish("payments", said, type="byhand.created", key=str(row.pk))
 
 
 @figure("N20", "@outbox on a save in atomic(), against publishing the same by hand")
@@ -192,7 +192,7 @@ def large_payloads(effort: Effort) -> Iterator[Row]:
             def repeat() -> None:
                 for _ in range(times):
                     with transaction.atomic():
-                        publish("orders", type=TYPE, **payload)  # type: ignore[arg-type]
+                        publish("payments", type=TYPE, **payload)  # type: ignore[arg-type]
 
             def measure() -> float:
                 took = timed(repeat)

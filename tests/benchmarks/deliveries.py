@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from psycopg import IsolationLevel
 
 from django_events import models
-from django_events.consuming.deliveries import Queue
+from django_events.consuming.queues.deliveries import Queue
 from django_events.consuming.subscriptions import subscriptions
 from django_events.declarations import DeclaredConsumer, DeclaredTopic
 from django_events.log.transfer import Transfer

@@ -109,7 +109,7 @@ def _inserted() -> None:
     with connect() as plain:
         plain.execute(
             f"INSERT INTO {BUFFER} (topic_id, type, key, value, metadata)"
-            " SELECT (SELECT id FROM django_events_topic WHERE name = 'orders'), 'captured.snapshot', r.id::text,"
+            " SELECT (SELECT id FROM django_events_topic WHERE name = 'payments'), 'captured.snapshot', r.id::text,"
             " to_jsonb(shown), '{}'"
             f" FROM {Captured._meta.db_table} AS r"
             " CROSS JOIN LATERAL (SELECT r.id, r.customer, r.status, r.quantity, r.total::text AS total,"

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -93,9 +93,9 @@ def latency(effort: Effort) -> Iterator[Row]:
     seconds = max(effort.events(30), 10)
     peers_here = [name for name in peers.NEEDED if peers.is_installed(name)]
     ways: dict[str, Callable[[int], dict[str, list[float]]]] = {
-        "N8": partial(_latencies, "stream"),
-        "N8q": partial(_latencies, "queue"),
-        "N8e": partial(_latencies, "all_in_one"),
+        "N8": partial(latencies, "stream"),
+        "N8q": partial(latencies, "queue"),
+        "N8e": partial(latencies, "all_in_one"),
         "by hand": latencies_by_hand,
         **{peer: partial(_latencies_of_peer, peer) for peer in peers_here},
     }
@@ -103,10 +103,8 @@ def latency(effort: Effort) -> Iterator[Row]:
     for turn in range(effort.rounds(5)):
         names = list(ways)
         for who in names[turn % len(names) :] + names[: turn % len(names)]:
-            for since, milliseconds in ways[who](seconds).items():
-                ordered = sorted(milliseconds)
-                for share in (0.5, 0.99):
-                    values.setdefault(f"{who}, {since}, p{100 * share:.0f}", []).append(percentile(ordered, share))
+            for what, milliseconds in by_shares(ways[who](seconds)).items():
+                values.setdefault(f"{who}, {what}", []).append(milliseconds)
     samples = Samples(values)
     for since in ("since publish()", "since the commit"):
         for share, goal in (("p50", at_most(1.2)), ("p99", at_most(1.6))):
@@ -132,7 +130,16 @@ WAYS = {
 }
 
 
-def _latencies(way: str, seconds: int) -> dict[str, list[float]]:
+def by_shares(latencies: Mapping[str, list[float]]) -> dict[str, float]:
+    """The middle one and the one that 99 of 100 are below, of each kind."""
+    return {
+        f"{since}, p{100 * share:.0f}": percentile(sorted(milliseconds), share)
+        for since, milliseconds in latencies.items()
+        for share in (0.5, 0.99)
+    }
+
+
+def latencies(way: str, seconds: int) -> dict[str, list[float]]:
     truncate(BUFFER)
     mode = "queue" if way == "queue" else "stream"
     topic = DeclaredTopic(name="bench")
@@ -146,7 +153,7 @@ def _latencies(way: str, seconds: int) -> dict[str, list[float]]:
         publisher = processes.play("publish_at_a_rate", RATE, seconds)
         sent = processes.result("publish_at_a_rate", publisher, seconds=seconds + ENDING)
         processes.wait_until(lambda: is_passed(consumer, 1 + len(sent)), what="the last event")
-        return _joined(sent, processes.stop("note_latency", reader))
+        return joined(sent, processes.stop("note_latency", reader))
 
 
 def is_passed(consumer: DeclaredConsumer, events: int) -> bool:
@@ -167,7 +174,7 @@ def latencies_by_hand(seconds: int) -> dict[str, list[float]]:
         publisher = processes.play("insert_at_a_rate", RATE, seconds)
         sent = processes.result("insert_at_a_rate", publisher, seconds=seconds + ENDING)
         processes.wait_until(lambda: one("SELECT position FROM bench_position") > len(sent), what="the last event")
-        return _joined(sent, processes.stop("read_by_hand", reader))
+        return joined(sent, processes.stop("read_by_hand", reader))
 
 
 def _latencies_of_peer(peer: str, seconds: int) -> dict[str, list[float]]:
@@ -180,10 +187,10 @@ def _latencies_of_peer(peer: str, seconds: int) -> dict[str, list[float]]:
         publisher = processes.play("publish_to_peer", peer, RATE, seconds)
         sent = processes.result("publish_to_peer", publisher, seconds=seconds + ENDING)
         processes.wait_until(lambda: not peers.waiting(peer), what="the last job")
-        return _joined(sent, processes.stop("note_latency_of_peer", worker))
+        return joined(sent, processes.stop("note_latency_of_peer", worker))
 
 
-def _joined(sent: list[tuple[float, float]], arrived: list[tuple[float, float]]) -> dict[str, list[float]]:
+def joined(sent: list[tuple[float, float]], arrived: list[tuple[float, float]]) -> dict[str, list[float]]:
     """Milliseconds from the beginning and from the commit to the handler, of each event."""
     handled = dict(arrived)
     return {

@@ -11,13 +11,12 @@ from django.db import connection, transaction
 
 from django_events import models, publish, sql
 from django_events.benching.percentiles import percentile
-from django_events.consuming.leased_partitions import SQL as PARTITIONS_SQL
 from django_events.declarations import DeclaredTopic
 from django_events.log import retention, segments
 from django_events.log.transfer import Transfer
 from django_events.maintaining import steps
 from django_events.maintaining.expiring import expire
-from django_events.management.events.status import status
+from django_events.management.events.looking.status import status
 from django_events.observing import state
 from django_events.observing.lag import oldest_waits, standings
 from django_events.operations import repartition
@@ -190,7 +189,7 @@ def planned(effort: Effort) -> Iterator[Row]:
 
     def read(topic_id: int, number: int) -> float:
         after = number * 50
-        statement = PARTITIONS_SQL.read.on(
+        statement = sql.shared.next_events.on(
             log=log_table(topic_id),
             after=sql.literal(after),
             upper=sql.literal(after + 100),

@@ -1,5 +1,6 @@
 """The log into Spark: a batch into Parquet beside Spark's JDBC source, and a stream that catches up and keeps up."""
 
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,9 @@ from django.db import transaction
 
 from django_events import publish_many
 from django_events.declarations import DeclaredTopic
+from django_events.exporting.export import Export, export
 from django_events.log.transfer import Transfer
+from django_events.spark.exporting.engine import SparkEngine
 from django_events.spark.session import session
 from tests.benchmarks.database import settle, truncate, url
 from tests.benchmarks.end_to_end import cast
@@ -84,7 +87,12 @@ def batch(effort: Effort) -> Iterator[Row]:
         def written(frame: Callable[[], Any]) -> float:
             return events / timed(lambda: frame().write.mode("overwrite").parquet(f"{folder}/out"))
 
-        blocks = {"the source": lambda: written(lambda: ours(spark, TOPIC))}
+        def exported() -> float:
+            shutil.rmtree(f"{folder}/exported", ignore_errors=True)
+            wanted = Export(dsn=url(), topics=(TOPIC.name,), path=f"{folder}/exported")
+            return events / timed(lambda: export(SparkEngine(spark), wanted))
+
+        blocks = {"the export": exported, "the source": lambda: written(lambda: ours(spark, TOPIC))}
         if DRIVER.exists():
             blocks[f"JDBC in {PARTS} parts"] = lambda: written(lambda: by_jdbc(spark, events, PARTS))
             blocks["JDBC as it is"] = lambda: written(lambda: by_jdbc(spark, events, 1))
@@ -92,9 +100,13 @@ def batch(effort: Effort) -> Iterator[Row]:
             block()  # the first time loads classes and starts workers
         samples = interleave(blocks, rounds=effort.rounds(5))
         if not DRIVER.exists():
-            [rates] = samples.values.values()
-            yield Row(what="Parquet (no JDBC driver here)", unit="events/s", measured=sorted(rates)[len(rates) // 2])
+            for what, rates in samples.values.items():
+                middle = sorted(rates)[len(rates) // 2]
+                yield Row(what=f"Parquet, {what} (no JDBC driver here)", unit="events/s", measured=middle)
             return
+        goal = at_least(1.5)
+        yield samples.row("Parquet by tasks", "the export", f"JDBC in {PARTS} parts", unit="events/s", goal=goal)
+        yield samples.row("Parquet by tasks", "the export", "the source", unit="events/s")
         goal = at_least(1.1)
         yield samples.row("Parquet", "the source", f"JDBC in {PARTS} parts", unit="events/s", goal=goal)
         yield samples.row("Parquet", "the source", "JDBC as it is", unit="events/s", goal=goal)

@@ -29,7 +29,7 @@ RAW_COPY = f"COPY bench_buffer ({PLAIN_COLUMNS}) FROM STDIN"
 
 
 def publish_one(n: int) -> None:
-    publish("orders", value(n), type=TYPE, key=key(n))
+    publish("payments", value(n), type=TYPE, key=key(n))
 
 
 def create_one(n: int) -> None:
@@ -109,7 +109,7 @@ def many_at_once(effort: Effort) -> Iterator[Row]:
     rows = [encoded(n) for n in range(MANY)]
 
     def publishing() -> float:
-        return MANY / timed(publish_many, "orders", drafts)
+        return MANY / timed(publish_many, "payments", drafts)
 
     def bulk_create() -> float:
         instances = [plain_event(n) for n in range(MANY)]
@@ -145,14 +145,14 @@ def buffered(effort: Effort) -> Iterator[Row]:
 
     def publish_in_batches() -> None:
         for start in range(0, many, MANY):
-            publish_many("orders", drafts[start : start + MANY])
+            publish_many("payments", drafts[start : start + MANY])
 
     def write(writer: BufferedWriter) -> None:
         for n in range(many):
             writer.publish(values[n], type=TYPE, key=keys[n])
         writer.flush()
 
-    with BufferedWriter("orders") as writer, BufferedWriter("orders", max_flushes=1) as alone:
+    with BufferedWriter("payments") as writer, BufferedWriter("payments", max_flushes=1) as alone:
         samples = interleave(
             {
                 "publish_many": lambda: many / timed(publish_in_batches),

@@ -23,6 +23,7 @@ django.setup()
 import psycopg  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.db import connection, transaction  # noqa: E402
+from django.test import override_settings  # noqa: E402
 
 from django_events import ReceivedEvent, declarations, publish, publish_many, wait_for  # noqa: E402
 from django_events.declarations import DeclaredConsumer, DeclaredTopic  # noqa: E402
@@ -34,6 +35,7 @@ from django_events.workers.loop import run  # noqa: E402
 from django_events.workers.stopping import Stop, stop_on_signals  # noqa: E402
 from django_events.workers.transferring import TransferWorker  # noqa: E402
 from tests.benchmarks import peers  # noqa: E402
+from tests.benchmarks.bridged import STREAM_OF_NATS, STREAM_OF_REDIS, SUBJECT_OF_NATS, a_relay  # noqa: E402
 from tests.benchmarks.by_hand import LAZY, PROGRESS, READ, noop  # noqa: E402
 from tests.benchmarks.database import CONSUMED, PUBLISHED, connect  # noqa: E402
 from tests.benchmarks.samples import KEYS, PLAIN_COLUMNS, TYPE, draft, key, value  # noqa: E402
@@ -170,6 +172,50 @@ def consume(batch_size: str, *names: str) -> Any:
     )
 
 
+def relay(broker: str, options: str) -> None:
+    """Run a relay to a broker, whose client has these options."""
+    with override_settings(DJANGO_EVENTS={"BROKERS": {broker: json.loads(options)}}):
+        _consume([a_relay(broker)])
+
+
+def note_arrivals(broker: str, options: str) -> Any:
+    """Read what a relay sends to a broker; returns when each event was published and when it arrived."""
+    return {"redis": _read_redis, "nats": _read_nats}[broker](json.loads(options))
+
+
+def _read_redis(options: dict[str, Any]) -> list[tuple[float, float]]:
+    from redis import Redis
+
+    arrived, last = [], b"0"
+    with stop_on_signals() as stop, Redis(**options) as client:
+        while not stop.requested:
+            for _, entries in client.xread({STREAM_OF_REDIS: last}, block=100):
+                last = entries[-1][0]
+                arrived += [(json.loads(fields[b"data"])["sent"], time.time()) for _, fields in entries]
+    return arrived
+
+
+def _read_nats(options: dict[str, Any]) -> list[tuple[float, float]]:
+    import nats
+
+    arrived: list[tuple[float, float]] = []
+
+    async def note(message: Any) -> None:
+        arrived.append((json.loads(message.data)["sent"], time.time()))
+
+    async def read() -> None:
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+        connection = await nats.connect(options["servers"][0])
+        context = connection.jetstream()
+        await context.subscribe(SUBJECT_OF_NATS, stream=STREAM_OF_NATS, ordered_consumer=True, cb=note)
+        await ended.wait()
+        await connection.close()
+
+    asyncio.run(read())
+    return arrived
+
+
 def _consume(consumers: list[DeclaredConsumer]) -> None:
     using = connection.alias
     with (
@@ -177,6 +223,7 @@ def _consume(consumers: list[DeclaredConsumer]) -> None:
         closing(Listener(using)) as listener,
         closing(ConsumerPool(using, consumers, threads=1, listener=listener)) as pool,
     ):
+        print("at work", flush=True)
         pool.run(stop)
 
 
@@ -319,6 +366,8 @@ ROLES = {
         note_latency,
         transfer,
         consume,
+        relay,
+        note_arrivals,
         maintain_without_end,
         follow,
         move_by_hand,

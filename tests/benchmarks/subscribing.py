@@ -8,7 +8,7 @@ from statistics import median
 from django.db import connection
 
 from django_events import models
-from django_events.consuming.filter_terms import Term, digest
+from django_events.consuming.queues.filter_terms import Term, digest
 from django_events.declarations import DeclaredTopic
 from django_events.log.transfer import Transfer
 from tests.benchmarks.database import settle, truncate

@@ -65,13 +65,14 @@ class Site:
         processes.start("run_transfer")
 
     def worker(
-        self, *, by_proxy: bool = False, to_database_by_proxy: bool = False, freezes_at: int = 0
+        self, *, by_proxy: bool = False, to_database_by_proxy: bool = False, database: str = "", freezes_at: int = 0
     ) -> subprocess.Popen[str]:
         """Start one, which is at work when this returns. It may freeze by itself with a message in hand."""
         self.processes.variables["INBOX_FREEZES_AT"] = str(freezes_at)
         options = {**self.broker.options, **self.broker.at(self.proxy.port if by_proxy else self.broker.port)}
         self.processes.variables["INBOX_BROKERS"] = json.dumps({self.broker.name: options})
-        self.processes.variables["DATABASE_URL"] = self.database.url if to_database_by_proxy else self.processes.url
+        reached = database or (self.database.url if to_database_by_proxy else self.processes.url)
+        self.processes.variables["DATABASE_URL"] = reached
         process = self.processes.start("run_inbox", "received", "--skip-checks")
         self.processes.wait_until(lambda: READY in self.processes.said(process), what="a worker that is ready")
         return process
@@ -196,6 +197,27 @@ def test_who_froze_with_a_question_on_its_way_takes_in_nothing_twice(site: Site)
     site.wait_until_taken()
 
     site.check()
+
+
+@pytest.mark.parametrize("site", ["aws"], indirect=True)
+def test_who_froze_while_it_sent_rows_keeps_no_other_waiting(site: Site):
+    """It has taken the dedup keys of messages that come again, and PostgreSQL waits for the rest of a COPY for ever."""
+    with closing(SilentProxy(site.processes.url)) as silent:
+        frozen = site.worker(database=silent.url)
+        site.send(30)
+        site.wait_until_taken()
+        silent.vanish_at('"inbox"')  # of the events that it sends
+        site.send(30)
+        site.processes.wait_until(silent.vanished.is_set, what="events on their way")
+        freeze(frozen)
+        site.worker()
+        site.wait_until_taken()
+        silent.come_back()
+        frozen.send_signal(signal.SIGCONT)
+        site.send(10)
+        site.wait_until_taken()
+
+        site.check()
 
 
 @pytest.mark.parametrize("site", [*KINDS, *QUEUES], indirect=True)

@@ -19,7 +19,7 @@ from django.test import Client, RequestFactory, override_settings
 from django.urls import path
 
 from django_events import health, publish
-from django_events.consuming.filling import fill_some
+from django_events.consuming.queues.filling import fill_some
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Topic
 from django_events.models.functions import ClockTimestamp

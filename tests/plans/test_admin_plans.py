@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_events import models
 from django_events.admin import lists, scheduled
-from django_events.admin import log as log_pages
+from django_events.admin.topics import log as log_pages
 from django_events.log.segments import extend
 from tests.plans.test_plans import nodes
 

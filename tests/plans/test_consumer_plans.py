@@ -4,8 +4,8 @@ import pytest
 from django.db import connection
 
 from django_events import Draft, consumer, declarations, publish_many, sql
-from django_events.consuming.leased_partitions import SQL as PARTITIONS_SQL
-from django_events.consuming.leased_partitions import claim
+from django_events.consuming.streams.leased_partitions import SQL as PARTITIONS_SQL
+from django_events.consuming.streams.partitions import claim
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.log.ends import SQL as ENDS_SQL
 from django_events.models import Position
@@ -53,7 +53,7 @@ def segments_of(plan, serving: Subscription) -> set[int]:
 @pytest.mark.requirement("D1")
 def test_a_batch_is_read_from_the_segments_between_its_bounds(serving, statistics):
     plan = explain(
-        PARTITIONS_SQL.read.on(
+        sql.shared.next_events.on(
             log=serving.log,
             events=sql.shared.in_partition.on(partition=2),
             match=serving.match,

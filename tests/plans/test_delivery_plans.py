@@ -8,12 +8,12 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from django_events import models, sql
-from django_events.consuming.claimed_deliveries import SQL as CLAIMED_DELIVERIES_SQL
-from django_events.consuming.deliveries import SQL as DELIVERIES_SQL
-from django_events.consuming.filling import SQL as FILLING_SQL
-from django_events.consuming.handed_out import SQL as HANDED_OUT_SQL
+from django_events.consuming.programs.handed_out import SQL as HANDED_OUT_SQL
+from django_events.consuming.queues.claimed_deliveries import SQL as CLAIMED_DELIVERIES_SQL
+from django_events.consuming.queues.deliveries import SQL as DELIVERIES_SQL
+from django_events.consuming.queues.filling import SQL as FILLING_SQL
 from django_events.maintaining.pruning import SQL as PRUNING_SQL
-from django_events.observing.problems import SQL as PROBLEMS_SQL
+from django_events.observing.problems.serving import SQL as SERVING_SQL
 from django_events.observing.queues import SQL as QUEUES_SQL
 from django_events.observing.workers import SQL as WORKERS_SQL
 from django_events.workers.due_partitions import SQL as DUE_PARTITIONS_SQL
@@ -282,8 +282,8 @@ def test_the_figures_of_a_queue_cost_the_same_however_much_waits(consumer_id, st
     ("statement", "parameters"),
     [
         (HANDED_OUT_SQL.deliveries_of_token, {"token": 7}),
-        (WORKERS_SQL.leases, {"most": 100}),
-        (PROBLEMS_SQL.in_hand, {"age": timedelta(0)}),
+        (WORKERS_SQL.leases.on(first_in_hand=sql.shared.first_in_hand), {"most": 100}),
+        (SERVING_SQL.in_hand.on(first_in_hand=sql.shared.first_in_hand), {"age": timedelta(0)}),
     ],
     ids=lambda one: getattr(one, "name", ""),
 )

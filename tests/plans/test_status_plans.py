@@ -9,7 +9,6 @@ from django.db import connection
 from django.utils import timezone
 
 from django_events import models, sql
-from django_events.consuming.leased_partitions import SQL as PARTITIONS_SQL
 from django_events.log import inventory
 from django_events.log.inventory import SQL as INVENTORY_SQL
 from django_events.models import Consumer, DeadLetter, Position, Sample, Topic
@@ -179,7 +178,7 @@ def test_looking_is_a_handful_of_statements_however_many_consumers_there_are(
 def test_a_read_between_bounds_opens_only_the_segments_between_them(large: int) -> None:
     of_topic = sql.shared.in_topic.on(topic_id=large)
     bounds = {"after": sql.literal(11_000), "upper": sql.literal(12_500), "most": sql.literal(100)}
-    plan = explain(PARTITIONS_SQL.read.on(log=log_table(large), events=of_topic, match=sql.all_of([]), **bounds))
+    plan = explain(sql.shared.next_events.on(log=log_table(large), events=of_topic, match=sql.all_of([]), **bounds))
 
     opened = {table for _, table in scans(plan)}
     assert opened == {f"{log_table(large)}_{first}" for first in (10_001, 12_001)}

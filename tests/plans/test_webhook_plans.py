@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django_events import models
 from django_events.management.events.webhooks import webhooks
 from django_events.outward.endpoints import endpoints
-from django_events.outward.webhook_worker import SQL
+from django_events.outward.settling import SQL
 from tests.plans.test_admin_plans import _plans
 
 pytestmark = [pytest.mark.django_db, pytest.mark.requirement("P10"), pytest.mark.few(1)]

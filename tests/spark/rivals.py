@@ -17,17 +17,36 @@ import pytest
 from django.core.management import CommandError
 from django.db import connection
 
-from tests.spark.test_export import run, url
+from tests.spark.test_export import left_over, run, url
 from tests.support.processes import wait_until
+
+__all__ = ["left_over"]  # for the tests that have these rivals
 
 EVENTS = 16_000
 ROUNDS = int(os.environ.get("SPARK_ROUNDS", "1"))
 PATIENCE = 400  # seconds, after which something hangs: Spark alone takes a minute to start on a machine that is busy
 FREEZES = ("all", "python", "jvm")
+# Files of a task that is done, where the JVM writes, and where tasks do.
+HALF_DONE = ("task_*/**/*.parquet", "*.tasks/**/*.parquet")
+# Of an export whose tasks write: so many of them that there is time between the first and the last.
+SLOWLY = ("--by", "none", "--target-size", "4KB")
 LOCKS = """
 SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
 WHERE locktype = 'advisory' AND granted AND datname = current_database()
 """
+
+
+def children(pid: int) -> list[int]:
+    with suppress(OSError):
+        tasks = Path(f"/proc/{pid}/task").glob("*/children")
+        return [int(child) for file in tasks for child in file.read_text().split()]
+    return []
+
+
+def command(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
 
 
 class Rival:
@@ -42,7 +61,7 @@ class Rival:
 
     def wait_until_half_done(self, folder: Path) -> None:
         """Until Spark has some of the files and goes on."""
-        self.wait_until_written(folder, "task_*/**/*.parquet")
+        self.wait_until_written(folder, *HALF_DONE)
 
     def wait_until_written(self, folder: Path, *patterns: str) -> None:
         def found() -> bool:
@@ -79,14 +98,12 @@ class Rival:
         else:
             os.kill(self._java(), number)
 
+    def workers(self) -> list[int]:
+        """The processes in which Spark's tasks run Python."""
+        return [pid for daemon in children(self._java()) for pid in children(daemon)]
+
     def _java(self) -> int:
-        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        [java] = [
-            int(child)
-            for file in children
-            for child in file.read_text().split()
-            if "java" in Path(f"/proc/{child}/cmdline").read_text()
-        ]
+        [java] = [pid for pid in children(self.process.pid) if "java" in command(pid)]
         return java
 
 
@@ -106,7 +123,7 @@ class Standing(Rival):
         """Begin, and freeze it while Spark writes; again, if it was done before."""
         for _ in range(5):
             self.begin(*words)
-            self.wait_until_written(folder, "task_*/**/*.parquet", "*=*/**/_SUCCESS")
+            self.wait_until_written(folder, *HALF_DONE, "*=*/**/_SUCCESS")
             self.freeze(frozen)
             if not any(folder.glob("*=*")) and held():
                 return
@@ -186,7 +203,7 @@ def _started(
 def export_that_wakes_up_too_late(first: Standing, topic: Any, folder: Path, *, frozen: str) -> None:
     """It is frozen while Spark writes, loses its lock, another one exports all, and it goes on."""
     out = folder / "out"
-    words = ("export_events", topic, "--to", out, "--by", "type")
+    words = ("export_events", topic, "--to", out, *SLOWLY)
     first.begin_and_freeze(*words, folder=out, frozen=frozen)
     end_locks()
     second = run(*words[1:])
@@ -295,8 +312,3 @@ def ids(folder: Path) -> list[int]:
     """The ids in the files, as PyArrow and pandas find them."""
     found: list[int] = pyarrow.dataset.dataset(folder, format="parquet").to_table(["offset"])["offset"].to_pylist()
     return sorted(found)
-
-
-def left_over(folder: Path) -> list[Path]:
-    """What attempts that don't count have left."""
-    return [path for name in ("attempts", "removed") for path in (folder / "_django_events" / name).glob("*")]

@@ -26,8 +26,11 @@ from tests.spark.rivals import (
     FREEZES,
     PATIENCE,
     ROUNDS,
+    SLOWLY,
     Rival,
     Standing,
+    children,
+    command,
     export_that_wakes_up_too_late,
     follower_that_wakes_up_too_late,
     ids,
@@ -197,17 +200,9 @@ def server(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
         yield f"sc://127.0.0.1:{port}"
 
 
-def children(pid: int) -> list[int]:
-    with suppress(OSError):
-        tasks = Path(f"/proc/{pid}/task").glob("*/children")
-        return [int(child) for file in tasks for child in file.read_text().split()]
-    return []
-
-
-def command(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    return ""
+def workers(machine: Machine) -> list[int]:
+    """The processes in which a machine's tasks run Python."""
+    return [pid for daemon in machine.pids() if "pyspark" in command(daemon) for pid in children(daemon)]
 
 
 def writes_into(pid: int, folder: Path) -> bool:
@@ -304,6 +299,34 @@ def test_a_machine_that_is_frozen_while_it_writes_and_wakes_up_adds_nothing(
 
     assert ids(out) == list(range(1, EVENTS + 11))
     assert run(*words[1:], "--once", command="stream_events") == "Events written: 0.\n"
+    assert left_over(out) == []
+
+
+@pytest.mark.requirement("X1")
+@pytest.mark.parametrize("round", range(ROUNDS))
+def test_a_machine_that_is_frozen_while_its_tasks_write_an_export_adds_nothing(
+    things: Any, tmp_path: Path, cluster: Cluster, outside: dict[str, str], round: int
+) -> None:
+    """Its tasks are done by the other machine, and what counts is that; then it goes on with them."""
+    out = tmp_path / "out"
+    words = ("export_events", things, "--to", out, *SLOWLY)
+    where = {"said": tmp_path / "said", "environment": outside, "master": cluster.master}
+    with rival(*words, **where, **IMPATIENT) as export:
+        export.wait_until_half_done(out)
+        machine = wait_until(
+            lambda: next((one for one in cluster.machines if workers(one)), None), what="a machine with tasks"
+        )
+        frozen = workers(machine)
+        machine.freeze()
+        try:
+            assert export.end() == 0, export.said
+            assert ids(out) == list(range(1, EVENTS + 1))
+        finally:
+            machine.thaw()
+        wait_until(lambda: not any(map(command, frozen)), what="the end of what was frozen")
+
+    assert run(*words[1:]).startswith("Nothing to export")
+    assert ids(out) == list(range(1, EVENTS + 1))
     assert left_over(out) == []
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
+import pyarrow.parquet as pq
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -413,6 +414,11 @@ def test_killed_anywhere_each_event_is_written_once(
     assert exported(spark, tmp_path / "out") == stored(topic)
 
 
+def left_over(folder: Path) -> list[Path]:
+    """What attempts that don't count have left."""
+    return [path for name in ("attempts", "removed") for path in (folder / "_django_events" / name).glob("*")]
+
+
 def wait_for(condition: Callable[[], bool], process: Any) -> None:
     deadline = time.monotonic() + 200
     while not condition() and process.poll() is None:
@@ -447,6 +453,25 @@ def test_files_get_the_size_that_is_wanted(spark: Any, log: Callable[..., Any], 
     run(topic, "--to", tmp_path)
 
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+@pytest.mark.slow
+def test_tasks_write_the_files_themselves(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n, type=f"t{n % 3}") for n in range(2_000)))
+
+    run(topic, "--to", tmp_path / "spark", "--target-size", "4KB")
+    run(topic, "--to", tmp_path / "json", "--format", "json", "--target-size", "4KB")
+
+    files = sorted((tmp_path / "spark").rglob("*.parquet"))
+    assert len(files) > 2
+    for file in files:
+        metadata = pq.read_metadata(file)
+        assert metadata.created_by.startswith("parquet-cpp-arrow")  # the JVM's is called parquet-mr
+        assert metadata.row_group(0).sorting_columns
+    assert exported(spark, tmp_path / "spark") == stored(topic)
+    lines = [line for path in (tmp_path / "json").rglob("part-*.json") for line in path.read_text().splitlines()]
+    assert sorted(json.loads(line)["offset"] for line in lines) == list(range(1, 2_001))
+    assert left_over(tmp_path / "spark") == left_over(tmp_path / "json") == []
 
 
 @pytest.mark.slow

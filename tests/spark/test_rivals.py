@@ -1,7 +1,10 @@
 """Two at once, half dead, too late: each event is in the files once, whatever else writes."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -24,12 +27,14 @@ from tests.spark.rivals import (
     EVENTS,
     FREEZES,
     ROUNDS,
+    SLOWLY,
     Standing,
     end_locks,
     export_that_wakes_up_too_late,
     follower_that_wakes_up_too_late,
     ids,
     left_over,
+    rival,
     standing,
     two_followers_after_a_kill,
     two_followers_at_once_after_a_kill,
@@ -65,6 +70,37 @@ def test_an_export_that_lost_its_lock_and_wakes_up_changes_nothing(
 
 
 @pytest.mark.requirement("X1")
+@pytest.mark.parametrize(
+    ("round", "how"), [(n, (signal.SIGKILL, signal.SIGSTOP)[n % 2]) for n in range(max(ROUNDS, 2))]
+)
+def test_a_task_whose_python_is_killed_or_frozen_is_done_again_or_not_at_all(
+    things: Any, tmp_path: Path, scratch: dict[str, str], how: signal.Signals, round: int
+) -> None:
+    """Killed, Spark begins its task again; frozen, it waits for it, until it loses its lock and gives it up."""
+    out = tmp_path / "out"
+    words = ("export_events", things, "--to", out, *SLOWLY)
+    with rival(*words, said=tmp_path / "said", environment=scratch, master="local[2,4]") as first:
+        first.wait_until_half_done(out)
+        workers = first.workers()
+        assert workers
+        for worker in workers:
+            with suppress(ProcessLookupError):
+                os.kill(worker, how)
+        if how == signal.SIGSTOP:
+            end_locks()
+            second = run(*words[1:])
+            assert second.startswith(f"Exported {EVENTS:,} events")
+            for worker in workers:
+                with suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGCONT)
+        assert first.end() == (0 if how == signal.SIGKILL else 1), first.said
+
+    assert run(*words[1:]).startswith("Nothing to export")
+    assert ids(out) == list(range(1, EVENTS + 1))
+    assert left_over(out) == []
+
+
+@pytest.mark.requirement("X1")
 @pytest.mark.parametrize(("round", "frozen"), [(n, FREEZES[n % 3]) for n in range(ROUNDS)])
 def test_a_follower_that_lost_its_lock_and_wakes_up_changes_nothing(
     first: Standing, things: Any, tmp_path: Path, frozen: str, round: int
@@ -94,7 +130,9 @@ def test_two_exports_at_once_when_the_lock_is_lost(
     spark: Any, things: Any, tmp_path: Path, dsn: str, round: int
 ) -> None:
     """Neither is frozen: the second one begins while Spark writes for the first."""
-    wanted = Export(dsn=dsn, topics=("things",), path=str(tmp_path), by=("type",), events_per_part=EVENTS // 2)
+    wanted = Export(
+        dsn=dsn, topics=("things",), path=str(tmp_path), by=(), target_size=4 << 10, events_per_part=EVENTS // 2
+    )
 
     def go() -> str:
         try:

@@ -23,6 +23,8 @@ from tests.spark.conftest import PASSWORD
 JOB = """
 import sys
 from pyspark.sql import SparkSession
+from django_events.exporting.export import Export, export
+from django_events.spark.exporting.engine import SparkEngine
 
 dsn, folder = sys.stdin.read().splitlines()
 spark = (
@@ -41,6 +43,7 @@ frame.explain("formatted")
 frame.explain(True)
 print(frame._jdf.queryExecution().toString())
 assert frame.count() == 3
+export(SparkEngine(spark), Export(dsn=dsn, topics=("things",), path=folder + "/files"))
 stream = spark.readStream.format("django_events").options(**options(subscribe="things", startingOffsets="earliest"))
 stream.load().writeStream.option("checkpointLocation", folder + "/c1").trigger(availableNow=True).start(
     folder + "/out", format="json").awaitTermination()
@@ -95,6 +98,7 @@ def test_the_password_is_shown_nowhere(log: Callable[..., Any], dsn: str, tmp_pa
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert any(path.parent.parent.name == "events" or path.parent.name == "events" for path in written)
     assert any("c1" in path.parts for path in written)
+    assert any("files" in path.parts and path.suffix == ".parquet" for path in written)
     shown = [str(path) for path, content in written.items() if password.encode() in content]
     assert shown == []
     for name, text in (("stdout", done.stdout), ("stderr", done.stderr)):

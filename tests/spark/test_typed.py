@@ -170,6 +170,22 @@ def test_spark_writes_them_into_the_folder_that_threads_write_into(log: Log, spa
     assert len({str(plain(one)) for one in schemas}) == 1
 
 
+@pytest.mark.parametrize("upcasters", ["", "tests.support.typed_upcasters"])
+def test_tasks_upcast_by_modules_that_are_named(log: Log, spark: Any, tmp_path: Path, upcasters: str) -> None:
+    @schema("order.billed", version=2)
+    class Billed(BaseModel):
+        total: int
+        currency: str
+
+    topic = log(Draft(value={"total": 1}, type="order.billed"))
+    with declared(Billed):
+        run(topic, "--to", tmp_path, "--columns", "typed", *(("--upcasters", upcasters) if upcasters else ()))
+
+    [row] = rows("parquet", tmp_path)
+    billed = {"total": 1, "currency": "EUR"}
+    assert (row["data"], row["rescued"]) == (({"order_billed": billed}, None) if upcasters else (None, '{"total": 1}'))
+
+
 def test_a_stream_of_several_topics_is_written_with_them(log: Log, spark: Any, tmp_path: Path) -> None:
     topic = log(*(placed(total=str(n)) for n in range(10)), Draft(value={"card": "1"}, type="order.paid"))
     old = Draft(value={"total": 1}, type="order.billed")

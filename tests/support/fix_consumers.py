@@ -14,8 +14,9 @@ from django_events import declarations
 from django_events.consuming import registration
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.leased_partitions import LeasedPartition, claim
-from django_events.consuming.streams import StreamServer
+from django_events.consuming.streams.leased_partitions import LeasedPartition
+from django_events.consuming.streams.partitions import claim
+from django_events.consuming.streams.server import StreamServer
 from django_events.consuming.subscriptions import subscriptions
 from django_events.log import channel
 from django_events.models import (

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, connections
 
 from django_events import declarations, sql
-from django_events.consuming import streams
+from django_events.consuming import handling
 from django_events.deriving.rollups import drop_stranded
 from django_events.models import Consumer, RollUp
 from django_events.observing import dead_rows
@@ -58,7 +58,7 @@ def transactional_db(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     request.getfixturevalue("django_db_setup")
     monkeypatch.setattr(lease_renewal, "TICK", 0.01)  # what a worker waits for when it ends
     for time_that_may_be_up in ("TURN", "TRANSACTION"):  # not because a test runs on a busy machine
-        monkeypatch.setattr(streams, time_that_may_be_up, 3_600.0)
+        monkeypatch.setattr(handling, time_that_may_be_up, 3_600.0)
     with request.getfixturevalue("django_db_blocker").unblock():
         before = KNOWN.get("site") or of_the_site()
         clean_up_dead_rows()

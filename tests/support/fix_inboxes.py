@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from django_events import Backoff, declarations
-from django_events.bridges import inbox_worker
-from django_events.bridges.queue_worker import worker_of
+from django_events.bridges.inboxes import inbox_worker
+from django_events.bridges.inboxes.serving import worker_of
 from django_events.models import Inbox
 from django_events.operating import inboxes
 from django_events.workers.loop import run

@@ -9,9 +9,9 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from django_events import Backoff, Draft, declarations, models, publish_many
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries
-from django_events.consuming.deliveries import Queue
-from django_events.consuming.filling import fill_some
+from django_events.consuming.queues.claimed_deliveries import ClaimedDeliveries
+from django_events.consuming.queues.deliveries import Queue
+from django_events.consuming.queues.filling import fill_some
 from django_events.consuming.subscriptions import subscriptions
 from django_events.models.functions import ClockTimestamp
 from django_events.received import ReceivedEvent

@@ -12,8 +12,10 @@ from django.db import connection
 
 from django_events.management.commands import export_events
 from django_events.reading.rows import RangeReader
-from tests.spark.test_export import url
+from tests.spark.test_export import left_over, url
 from tests.support.proxies import Proxy
+
+__all__ = ["left_over", "read_back", "run", "through_what_goes_away"]
 
 READ = {
     "parquet": "read_parquet($files, hive_partitioning = true, hive_types_autocast = false)",
@@ -59,8 +61,3 @@ def read_back(folder: Path, format: str = "parquet") -> list[dict[str, Any]]:
         row["timestamp"] = row["timestamp"].astimezone(UTC)
         row["published_at"] = row["published_at"].astimezone(UTC)
     return sorted(rows, key=lambda row: (row["topic"], row["offset"]))
-
-
-def left_over(folder: Path) -> list[Path]:
-    """What attempts that don't count have left."""
-    return [path for name in ("attempts", "removed") for path in (folder / "_django_events" / name).glob("*")]

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from django_events.bridges.protocol import Newest, Overtaken, Route, TargetUnavailable
-from django_events.bridges.sources import Found, GoneMessages, InboxMessage, SourceUnavailable
+from django_events.bridges.inboxes.sources import Found, GoneMessages, InboxMessage, SourceUnavailable
+from django_events.bridges.relays.targets import Newest, Overtaken, Route, TargetUnavailable
 from django_events.exceptions import MessageRefused
 
 

@@ -172,6 +172,21 @@ class RabbitMQ:
             return False
         return True
 
+    def stream(self, queue: str, count: int) -> list[str]:
+        """The addresses of the first messages in a stream, which keeps them."""
+        found: list[str] = []
+        with closing(self.connection()) as connection:
+            channel = connection.channel()
+            channel.basic_qos(0, count, False)
+            channel.basic_consume(
+                queue,
+                callback=lambda message: found.append(message.properties["message_id"]),
+                arguments={"x-stream-offset": "first"},
+            )
+            while len(found) < count:
+                connection.drain_events(timeout=30)
+        return found
+
     def clear(self) -> None:
         self._read = []
 

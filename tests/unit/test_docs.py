@@ -25,6 +25,7 @@ from django_events.management import commands
 from django_events.models.consumers import DeadLetterQuerySet
 from django_events.models.deliveries import DeliveryQuerySet, OfConsumers, PastDeliveryQuerySet
 from django_events.models.events import EventQuerySet
+from django_events.observing.problems.telling import KINDS
 from django_events.observing.state import STATE_METRICS
 from django_events.telemetry import INSTRUMENTS
 from django_events.workers.loop import Exit
@@ -391,6 +392,17 @@ def test_the_reference_has_every_metric_and_names_no_other():
 
     assert [row for row in rows if row not in text] == []
     assert {name for name in named - known if re.sub("_(sum|count|bucket)$", "", name) not in known} == set()
+
+
+def test_the_reference_has_every_kind_of_problem_in_the_order_of_importance():
+    status = text_of(REFERENCE / "commands.md").partition("Problems come in this order")[2]
+    said, _, table = status.partition("are errors, the others warnings:")
+    rows = re.findall(r"^\| `([a-z ]+)` \|", table.partition("\n## ")[0].partition("\n\n`")[0], re.MULTILINE)
+    of_metrics = text_of(REFERENCE / "metrics.md").partition("The kinds of `django_events_problems`")[2]
+
+    assert rows == list(KINDS)
+    assert set(re.findall("`([a-z ]+)`", said)) == {kind for kind, severity in KINDS.items() if severity == "error"}
+    assert [kind for kind in KINDS if kind not in of_metrics.partition("`severity`")[0]] == []
 
 
 @pytest.mark.slow

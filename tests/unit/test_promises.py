@@ -14,7 +14,7 @@ pytestmark = pytest.mark.requirement("X20", "X21")
 def soon(monkeypatch):
     """What waits for nothing needs less than a second here."""
     monkeypatch.setattr("django_events.bridges.promises.SOON", 1.0)
-    monkeypatch.setattr("django_events.bridges.source_promises.SOON", 1.0)
+    monkeypatch.setattr("django_events.bridges.inboxes.source_promises.SOON", 1.0)
 
 
 def check_paper_target(breaks=""):

@@ -11,7 +11,7 @@ from django.test import override_settings
 
 from django_events import DeclaredRelay, declarations, jetstream, kafka, rabbitmq, redis_stream, relay, sns, sqs
 from django_events.bridges.brokers import HIDDEN, said
-from django_events.bridges.protocol import TargetUnavailable
+from django_events.bridges.relays.targets import TargetUnavailable
 from django_events.exceptions import HandlerNotFound
 from django_events.testing import isolate_declarations
 

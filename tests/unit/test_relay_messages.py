@@ -7,8 +7,8 @@ import pytest
 from django.test import override_settings
 
 from django_events import DeclaredRelay, redis_stream
-from django_events.bridges.messages import message_of
-from django_events.bridges.protocol import Route
+from django_events.bridges.relays.messages import message_of
+from django_events.bridges.relays.targets import Route
 from django_events.received import ReceivedEvent
 
 pytestmark = pytest.mark.requirement("X20")

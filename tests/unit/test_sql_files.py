@@ -16,7 +16,7 @@ from django_events.publishing.encoding import BufferRow
 
 PACKAGE = Path(sql.__file__).parents[1]
 SHARED = "sql/shared"
-FUNCTIONS = "consuming/worker_functions"  # no statements: the bodies of functions, which hold statements of other files
+FUNCTIONS = "consuming/programs/worker_functions"  # no statements: bodies of functions, which hold those of others
 
 ASKING = {"ask", "_fetch"}
 FETCHING = {"fetch", "fetch_whole", "bounded", "begin_with"}  # all take a statement, and its parameters by name
@@ -160,16 +160,15 @@ class Module:
 
     def of_tables(self, module: ast.Module) -> Iterator[Use]:
         """Statements that a module keeps in a dict, and completes where it takes one out."""
-        kept = [
-            name
+        kept = {
+            ast.unparse(node.targets[0]): [name for value in node.value.values for name in self.names(value)]
             for node in module.body
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
-            for value in node.value.values
-            for name in self.names(value)
-        ]
+        }
         for node in ast.walk(module):
-            if isinstance(node, ast.Call) and called(node) == "on" and isinstance(bare_of(node), ast.Subscript):
-                yield from (Use(name, identifiers=keywords(node)) for name in kept)
+            if isinstance(node, ast.Call) and called(node) == "on" and isinstance(of := bare_of(node), ast.Subscript):
+                names = kept.get(ast.unparse(of.value), [name for names in kept.values() for name in names])
+                yield from (Use(name, identifiers=keywords(node)) for name in names)
 
     def of_attributes(self, of: ast.ClassDef) -> Iterator[Use]:
         """A statement that an object keeps, completed, and asks again and again."""

@@ -24,11 +24,13 @@ def place(count):
             value={"order": order.pk, "total": "1.00", "customer": "Ada", "quantity": 1, "sku": "tea"},
             type="order.placed",
             key=str(order.pk % 5),
+            metadata={"schema_version": 1},  # code of before knows none, and that of today reads it
         )
         for order in orders
     ]
     publish_many("orders", drafts[1:])
-    publish("orders", drafts[0].value, type=drafts[0].type, key=drafts[0].key)
+    first = drafts[0]
+    publish("orders", first.value, type=first.type, key=first.key, metadata=first.metadata)
 """
 LEAVE = """
 place(20)

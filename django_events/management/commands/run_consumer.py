@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from django_events import declarations
-from django_events.consuming.deliveries import ALWAYS, Window
+from django_events.consuming.queues.deliveries import ALWAYS, Window
 from django_events.consuming.setbacks import ConsumerSetbacks
 from django_events.exceptions import HandlerNotFound
 from django_events.management.events.subcommand import past_time

@@ -11,8 +11,8 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from django_events import declarations
-from django_events.bridges.inbox_worker import InboxWorker
-from django_events.bridges.queue_worker import worker_of
+from django_events.bridges.inboxes.inbox_worker import InboxWorker
+from django_events.bridges.inboxes.serving import worker_of
 from django_events.consuming.setbacks import ConsumerSetbacks
 from django_events.log.setbacks import Setback
 from django_events.management import reloading

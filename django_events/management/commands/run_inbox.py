@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from django_events import declarations
-from django_events.bridges.queue_worker import worker_of
+from django_events.bridges.inboxes.serving import worker_of
 from django_events.exceptions import UnknownName
 from django_events.management.worker import Tally, WorkerCommand, log_taken_in, quoted
 from django_events.workers.background import in_background

@@ -7,7 +7,7 @@ from django.core.management.base import CommandParser
 
 from django_events import declarations
 from django_events.consuming.registered import registered
-from django_events.management.events.status import lag_of, state_of
+from django_events.management.events.looking.status import lag_of, state_of
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Subcommand,
@@ -17,7 +17,7 @@ from django_events.management.events.subcommand import (
     add_reason,
     add_topic,
     at_least_one,
-    place,
+    start,
     wrong_usage,
 )
 from django_events.management.reporting import Report, table
@@ -58,7 +58,7 @@ def rewind(
     rows = registered(using, name, topic=topic)
     if isinstance(to, int) and len(rows) > 1:
         topics = _and([row.topic.name for row in rows])
-        raise wrong_usage(f"Consumer {name} reads {topics}, and {to} is a place in one of them. Say --topic.")
+        raise wrong_usage(f"Consumer {name} reads {topics}, and {to} is an offset in one of them. Say --topic.")
     moves = rewind_consumer(
         name,
         to=to,
@@ -128,7 +128,7 @@ def _arguments_of_rewind(parser: CommandParser) -> None:
     parser.add_argument(
         "--to",
         required=True,
-        type=place,
+        type=start,
         help="The id of the next event to handle, a time like 2026-11-20T13:05:00Z, beginning, or end.",
     )
     parser.add_argument("--partition", type=int, help="Only this partition.")
@@ -152,7 +152,7 @@ RESUME = Subcommand(
 )
 REWIND = Subcommand(
     name="rewind",
-    help="Let a consumer go on at another place in the log.",
+    help="Let a consumer go on at another offset of its log.",
     report=rewind,
     arguments=_arguments_of_rewind,
 )

@@ -6,10 +6,10 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_events.consuming.handed_out import Settled, hand_out
-from django_events.consuming.handed_out import ack as ack_events
-from django_events.consuming.handed_out import extend as extend_lease
-from django_events.consuming.handed_out import nack as nack_events
+from django_events.consuming.programs.handed_out import Settled, hand_out
+from django_events.consuming.programs.handed_out import ack as ack_events
+from django_events.consuming.programs.handed_out import extend as extend_lease
+from django_events.consuming.programs.handed_out import nack as nack_events
 from django_events.exceptions import UnreadableEvent
 from django_events.management.events.subcommand import (
     Subcommand,

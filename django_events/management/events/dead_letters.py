@@ -7,8 +7,8 @@ from django.core.management.base import CommandParser
 from django.db.models import QuerySet
 
 from django_events.consuming.registered import registered
+from django_events.management.events.looking.peeking import described
 from django_events.management.events.payloads import payload, payload_data, shown
-from django_events.management.events.peeking import described
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Address,

@@ -20,7 +20,7 @@ from django_events.operating.erasing.api import erase as erase_events
 from django_events.operating.erasing.erasure import Erased
 from django_events.workers.loop import Exit
 
-PLACES = {
+KINDS = {
     "events": "in the log",
     "buffered": "in the buffer",
     "scheduled": "scheduled",
@@ -68,7 +68,7 @@ def erase(
     data = {"executed": execute, "finished": execute and not erased.in_hand, **asdict(erased)}
     if not execute:
         data |= dict.fromkeys(NOT_LOOKED_AT)
-    text = fields((name, "–" if data[place] is None else data[place]) for place, name in PLACES.items())
+    text = fields((name, "–" if data[kind] is None else data[kind]) for kind, name in KINDS.items())
     code = Exit.FAILED if erased.in_hand else Exit.DONE
     return Report(data, f"{text}\n\n{_told(erased) if execute else DRY_RUN}", code=code)
 

@@ -110,7 +110,7 @@ def _arguments(parser: CommandParser) -> None:
         "--from",
         dest="start",
         type=text,
-        metavar="PLACE",
+        metavar="START",
         help="With restart: beginning, end, or the id of the last message of the source that is not taken in.",
     )
     add_reason(parser)

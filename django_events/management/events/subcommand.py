@@ -160,7 +160,7 @@ def add_reason(parser: CommandParser) -> None:
     parser.add_argument("--reason", type=text, default="", help="Why, for the record.")
 
 
-def place(text: str) -> declarations.Start:
+def start(text: str) -> declarations.Start:
     """`beginning`, `end`, the id of the next event to handle, a time with its zone, or one so long ago: `-2h`."""
     if text == "beginning":
         return "beginning"
@@ -169,7 +169,7 @@ def place(text: str) -> declarations.Start:
     if text.isascii() and text.isdigit():
         return int(text)
     expected = "'beginning', 'end', an id, 2h for two hours ago, or a time"
-    return _ago(text) or _zoned(text, f"{text!r} is no place in a log, expected {expected}")
+    return _ago(text) or _zoned(text, f"{text!r} is no start in a log, expected {expected}")
 
 
 def with_joined_times(argv: list[str]) -> list[str]:

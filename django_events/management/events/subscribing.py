@@ -7,7 +7,7 @@ from django.core.management.base import CommandParser
 
 from django_events import declarations
 from django_events.consuming.registered import registered
-from django_events.management.events.status import lag_of, state_of
+from django_events.management.events.looking.status import lag_of, state_of
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Subcommand,
@@ -20,7 +20,7 @@ from django_events.management.events.subcommand import (
     add_topic,
     at_least_one,
     length,
-    place,
+    start,
     wrong_usage,
 )
 from django_events.management.reporting import Report, table
@@ -115,9 +115,9 @@ def _arguments_of_subscribe(parser: CommandParser) -> None:
     parser.add_argument("--keep", action="store_true", help="It stays until it is removed.")
     parser.add_argument(
         "--start",
-        type=place,
+        type=start,
         default="end",
-        metavar="PLACE",
+        metavar="START",
         help="Where it begins: an id, a time, beginning, or end, which is the default.",
     )
     parser.add_argument("--lease", type=length, metavar="TIME", help="How long a claim lasts; 30s by default.")

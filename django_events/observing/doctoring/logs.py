@@ -12,7 +12,7 @@ from django_events.sql.blocking import blockers
 
 SQL = sql.beside(__name__)
 
-HELD = timedelta(seconds=10)
+LOCKED_FOR = timedelta(seconds=10)
 MOST = 20  # topics that are named
 TRANSFER_MAKES_IT = "The transfer makes it: is one running, or is there a lock on the log in its way?"
 
@@ -50,13 +50,13 @@ def room(database: Database) -> Iterator[Finding]:
 
 def locks(database: Database) -> Iterator[Finding]:
     """Does a session keep others from writing or reading one, or a handler from going on?"""
-    lockers = sql.fetch(database.using, SQL.lockers, age=HELD)
+    lockers = sql.fetch(database.using, SQL.lockers, age=LOCKED_FOR)
     for pid, role, application, table, mode, age in lockers:
         called = f" ({application})" if application else ""
         what = f"Session {pid} of {role}{called} has held {mode} on {table} for {duration(age)}: events wait for it."
         remedy = f"Let it end, or end it: SELECT pg_terminate_backend({pid})"
         yield error(what, remedy, pid=pid, table=table, mode=mode, held_for=age)
-    prepared = sql.fetch(database.using, sql.shared.prepared, age=HELD)
+    prepared = sql.fetch(database.using, sql.shared.prepared, age=LOCKED_FOR)
     for name, role, table, age, consumer, _ in prepared:
         what = f"The prepared transaction {name!r} of {role} has held rows of {table} for {duration(age)}."
         remedy = f"If a handler prepared it, undo it: ROLLBACK PREPARED {name!r}. Otherwise end it as its owner wants."
@@ -64,12 +64,12 @@ def locks(database: Database) -> Iterator[Finding]:
     waiting = [*_waiting_handlers(database.using)]
     yield from waiting
     if not lockers and not prepared and not waiting:
-        yield ok(f"No session has locked a table for more than {duration(HELD)}.")
+        yield ok(f"No session has locked a table for more than {duration(LOCKED_FOR)}.")
 
 
 def _waiting_handlers(using: str) -> Iterator[Finding]:
     """Handlers that wait for a lock of another session, mostly on a table of the site: none of ours tells of it."""
-    for consumer, topic, holder, pid, waited in sql.fetch(using, SQL.waiting_handlers, age=HELD, most=MOST):
+    for consumer, topic, holder, pid, waited in sql.fetch(using, SQL.waiting_handlers, age=LOCKED_FOR, most=MOST):
         for blocker in blockers(using, pid)[:1]:
             what = f"Its handler, of {holder} in session {pid}, has waited for {duration(waited)} for {blocker}."
             remedy = f"Let it end, or end it: {blocker.ending}"

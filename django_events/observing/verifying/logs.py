@@ -40,7 +40,7 @@ def verify_logs(using: str, offenders: Offenders, *, only: models.Topic | None) 
 
 def verify_leftovers(using: str, offenders: Offenders, notes: list[str]) -> None:
     """What is left of topics and consumers that are gone."""
-    for topic_id, events in sql.fetch(using, SQL.left_in_buffer):
+    for topic_id, events in sql.fetch(using, SQL.left_in_buffer.on(owners=sql.shared.owners_in_buffer)):
         offenders.add(
             "buffer",
             f"id {topic_id}",

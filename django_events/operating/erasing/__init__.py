@@ -1,1 +1,1 @@
-"""Erasure of personal data: a module for each place that keeps some; `api` goes through all of them."""
+"""Erasure of personal data: a module for each kind of row that has some; `api` goes through all of them."""

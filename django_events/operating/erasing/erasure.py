@@ -25,7 +25,7 @@ PAUSE = 0.05
 class Erased:
     """What was erased, or would be: how many rows of each kind, and by which workers some events are still in hand.
 
-    `key` is what the record says in place of the key; `new_key` is what stands in its place everywhere, if it went.
+    `key` is what the record says in kind of the key; `new_key` is what stands in its kind everywhere, if it went.
     """
 
     topic: str
@@ -58,7 +58,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Erasure:
-    """What one call of `erase()` carries from place to place."""
+    """What one call of `erase()` carries from one kind of row to the next."""
 
     READ_AT_ONCE: ClassVar = 50_000  # ids of a log without a timeline, or rows of the buffer
     ERASED_AT_ONCE: ClassVar = 2_000
@@ -86,10 +86,10 @@ class Erasure:
         """Read anew each time: a consumer may have been registered while the log was searched."""
         return list(self.consumers.values_list("pk", flat=True))
 
-    def add(self, place: str, rows: int) -> None:
+    def add(self, kind: str, rows: int) -> None:
         """Count erased rows that all have the key."""
         if not self.keys_follow:
-            setattr(self.erased, place, getattr(self.erased, place) + rows)
+            setattr(self.erased, kind, getattr(self.erased, kind) + rows)
 
     def batches(self, ids: Sequence[int]) -> Iterator[list[int]]:
         """Yield the ids in portions of what one step erases."""

@@ -17,8 +17,8 @@ TABLES = {
 
 def blank(erasure: Erasure) -> None:
     """Blank those of the key, or count them."""
-    for place, table in TABLES.items():
-        erasure.add(place, sum(_waiting(erasure, table)))
+    for kind, table in TABLES.items():
+        erasure.add(kind, sum(_waiting(erasure, table)))
 
 
 def _waiting(erasure: Erasure, table: str) -> Iterator[int]:

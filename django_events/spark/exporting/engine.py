@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 from django_events.exporting.export import Export
 from django_events.exporting.layout import folders
 from django_events.exporting.parts import Part
-from django_events.exporting.storage import Storage
+from django_events.exporting.range_files import RangeFiles
+from django_events.exporting.storage import OfDisk, Storage
+from django_events.exporting.writing import OUTPUTS, count
+from django_events.reading.ranges import Range
 from django_events.reading.topics import TopicLog
-from django_events.spark.exporting import files
-from django_events.spark.exporting.storage import storage_of
+from django_events.spark.exporting import files, tasks
+from django_events.spark.exporting.storage import OfServer, storage_of
 from django_events.spark.session import tagged
 
 if TYPE_CHECKING:
@@ -30,9 +33,21 @@ class SparkEngine:
         return tagged(self._spark)
 
     def count(self, format: str, place: str) -> int:
+        if format in OUTPUTS and isinstance(storage_of(self._spark, place), OfDisk):
+            return count(format, place)
         return files.count(self._spark, format, place)
 
     def write(self, wanted: Export, topic: TopicLog, part: Part, place: str, bytes_per_row: float) -> int:
+        disk = storage_of(self._spark, place)
+        if wanted.format not in OUTPUTS or not isinstance(disk, OfDisk | OfServer):
+            return self._write_by_the_jvm(wanted, part, place, bytes_per_row)
+        made = RangeFiles.of(wanted, part.topic)
+        whole = Range(topic.name, topic.id, part.start, part.end)
+        ranges = made.cut(whole, bytes_per_row=bytes_per_row, at_once=self._parallelism)
+        return tasks.write(self._spark, disk, made, ranges, place)
+
+    def _write_by_the_jvm(self, wanted: Export, part: Part, place: str, bytes_per_row: float) -> int:
+        """Where PyArrow has no way to the place, or to the format."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -64,8 +79,8 @@ class SparkEngine:
         """How much of the part is done, by the tasks of what Spark is doing now."""
         tracker: Any = getattr(self._spark, "_jsc", None) and self._spark.sparkContext.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()] if tracker else []
-        tasks = sum(stage.numTasks for stage in stages if stage)
-        return sum(stage.numCompletedTasks for stage in stages if stage) / tasks if tasks else 0.0
+        of = sum(stage.numTasks for stage in stages if stage)
+        return sum(stage.numCompletedTasks for stage in stages if stage) / of if of else 0.0
 
     @property
     def _parallelism(self) -> int:

@@ -7,7 +7,7 @@ such step for folders, and some have one for a single object.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from posixpath import dirname
@@ -209,7 +209,13 @@ class OfServer:
     def remove(self, folder: str) -> None:
         self._answer("remove", folder)
 
-    def _answer(self, call: str, *arguments: str) -> Any:
+    def make(self, folder: str) -> None:
+        self._answer("make", folder)
+
+    def gather(self, files: Sequence[str], source: str, target: str) -> None:
+        self._answer("gather", files, source, target)
+
+    def _answer(self, call: str, *arguments: Any) -> Any:
         def work(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
             import pyarrow as pa
 

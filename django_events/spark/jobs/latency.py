@@ -28,7 +28,7 @@ def latency(history: DataFrame, samples: DataFrame, events: DataFrame) -> DataFr
             "consumer",
             "measured",
             "count",
-            *(f.col("p")[place].alias(name) for place, name in enumerate(SHARES)),
+            *(f.col("p")[index].alias(name) for index, name in enumerate(SHARES)),
             "max",
         )
         .orderBy("consumer")

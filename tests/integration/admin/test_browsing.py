@@ -7,11 +7,11 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from django_events import Backoff, Draft, Ignore, declarations
+from django_events import Backoff, Draft, Ignore, declarations, redis_source
 from django_events.admin import addresses
-from django_events.admin import log as log_pages
 from django_events.admin.topics import COLOURS
-from django_events.models import Consumer, DeadLetter, Event, Position, Topic
+from django_events.admin.topics import log as log_pages
+from django_events.models import Consumer, DeadLetter, Event, Inbox, Position, Topic
 from django_events.observing import samples
 from django_events.observing.fates import STATES, fates
 from django_events.operations import pause, rewind
@@ -446,6 +446,17 @@ def test_the_page_of_the_app_says_whether_something_is_wrong(sign_in, things, ma
     told = ada.get("/admin/django_events/").content.decode()
     assert "1 warning" in told and "/admin/django_events/overview/" in told
     assert "warning" not in sign_in("view_consumer", name="bob").get("/admin/django_events/").content.decode()
+
+
+@pytest.mark.requirement("X21")
+def test_what_is_wrong_with_an_inbox_is_shown_by_its_kind(olga, things, make_inbox):
+    make_inbox(things, source=redis_source("bank"))
+    now = timezone.now()
+    Inbox.objects.update(served_at=now, failing_since=now - timedelta(hours=1), unreadable_at=now, gone_at=now)
+    told = olga.get("/admin/django_events/overview/").content.decode()
+
+    assert "inbox things-in takes nothing in since" in told
+    assert "unreadable messages" in told and "messages gone" in told
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from django.urls import clear_script_prefix, path, set_script_prefix
 from django.utils import timezone
 
 from django_events import Draft, declarations
-from django_events.admin import log as log_pages
+from django_events.admin.topics import log as log_pages
 from django_events.models import BufferedEvent, Consumer, DeadLetter, Overview, ScheduledEvent
 from django_events.statements import log_table
 from testproject.urls import urlpatterns as shops

@@ -10,7 +10,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_events import Draft, publish_many, sql
-from django_events.admin import volume
+from django_events.admin.topics import volume
 from django_events.models import Event, Topic
 from django_events.statements import log_table
 from tests.integration.admin.conftest import address

@@ -251,7 +251,7 @@ def test_an_error_is_told_and_nothing_stays(bench, monkeypatch, where: str):
 
     target = {
         "publisher": "django_events.benching.publishers.publish",
-        "handler": "django_events.consuming.streams.StreamServer.serve",
+        "handler": "django_events.consuming.streams.server.StreamServer.serve",
         "transfer": "django_events.benching.moving.TransferOfOne.work",
     }[where]
     monkeypatch.setattr(target, fail)

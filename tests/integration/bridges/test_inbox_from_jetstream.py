@@ -6,7 +6,7 @@ import pytest
 from django.test import override_settings
 
 from django_events import Draft, jetstream, jetstream_source
-from django_events.bridges.inbox_worker import InboxWorker
+from django_events.bridges.inboxes.inbox_worker import InboxWorker
 from django_events.models import Inbox
 from django_events.operating.inboxes import restart_inbox
 from django_events.testing import published

@@ -12,8 +12,8 @@ from django.test import override_settings
 
 from django_events import Draft, kafka_source
 from django_events import kafka as kafka_topic
-from django_events.bridges.inbox_worker import InboxWorker
-from django_events.bridges.sources import SourceUnavailable
+from django_events.bridges.inboxes.inbox_worker import InboxWorker
+from django_events.bridges.inboxes.sources import SourceUnavailable
 from django_events.models import Inbox
 from django_events.operating.inboxes import restart_inbox
 from django_events.testing import published

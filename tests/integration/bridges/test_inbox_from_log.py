@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from django_events import Draft, declarations, log_source, publish, publish_many, redis_source
-from django_events.bridges import log_reader
+from django_events.bridges.inboxes import log_reader
 from django_events.checks import check_captures, check_inboxes, check_outboxes
 from django_events.models import Event, Inbox, Topic
 from django_events.operations import erase, remove_topic, restart_inbox

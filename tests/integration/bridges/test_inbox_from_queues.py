@@ -13,8 +13,9 @@ from django.test import override_settings
 
 from django_events import Backoff, Draft, rabbitmq_source, sqs, sqs_source
 from django_events import rabbitmq as rabbitmq_queue
-from django_events.bridges import queue_worker
-from django_events.bridges.queue_worker import QueueInboxWorker, worker_of
+from django_events.bridges.inboxes import queue_worker
+from django_events.bridges.inboxes.queue_worker import QueueInboxWorker
+from django_events.bridges.inboxes.serving import worker_of
 from django_events.exceptions import Refused
 from django_events.models import DedupKey, Inbox
 from django_events.operations import restart_inbox

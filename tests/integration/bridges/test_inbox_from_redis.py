@@ -8,7 +8,7 @@ from django.db import connection, transaction
 from django.test import override_settings
 
 from django_events import Draft, Ignore, RetryLater, redis_source, redis_stream
-from django_events.bridges.inbox_worker import InboxWorker
+from django_events.bridges.inboxes.inbox_worker import InboxWorker
 from django_events.models import BufferedEvent, Inbox
 from django_events.operating.inboxes import restart_inbox
 from django_events.testing import published

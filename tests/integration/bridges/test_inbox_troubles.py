@@ -16,10 +16,11 @@ from django.db import connection
 from django.test import override_settings
 
 from django_events import Draft, RetryLater, jetstream_source, redis_source
-from django_events.bridges import inbox_worker
-from django_events.bridges import redis_source as redis_sources
-from django_events.bridges.inbox_worker import InboxWorker
-from django_events.bridges.redis_source import RedisReader, RedisSource
+from django_events.bridges.inboxes import inbox_worker
+from django_events.bridges.inboxes import redis_source as redis_sources
+from django_events.bridges.inboxes.inbox_worker import InboxWorker
+from django_events.bridges.inboxes.redis_source import RedisReader, RedisSource
+from django_events.bridges.inboxes.taking_in import find, note_failure, note_served
 from django_events.models import Inbox
 from django_events.operating.inboxes import restart_inbox
 from django_events.testing import published
@@ -493,3 +494,17 @@ def test_fields_whose_name_comes_twice_are_kept(things, make_inbox, redis):
     assert unreadable.body == b"no JSON"
     assert fields == {"data (1)": b"1", "tag (2)": b"a", "tag (1)": b"b", "tag": b"c"}
     assert (read.value, read.key, read.metadata["before"]) == (1, "b", "a")
+
+
+def test_a_note_waits_for_no_other_process(things, make_inbox, connect):
+    """One that is frozen while it sends rows has the row of the inbox for as long as it is there."""
+    session = connect()
+    inbox = make_inbox(things, source=SOURCE)
+    found = find("default", inbox)
+    session.execute("SELECT FROM django_events_inbox FOR UPDATE")
+    assert note_served("default", found, 1)
+    assert note_failure("default", found, "nothing comes")
+    assert (row().served_at, row().error) == (None, "")
+    session.rollback()
+    assert note_failure("default", found, "nothing comes")
+    assert row().error == "nothing comes"

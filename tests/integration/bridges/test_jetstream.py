@@ -7,7 +7,7 @@ import pytest
 from django.test import override_settings
 
 from django_events import jetstream
-from django_events.bridges.relaying import Relaying
+from django_events.bridges.relays.relaying import Relaying
 from django_events.consuming.handlers import FailedAt
 from django_events.event_columns import EVENT
 from django_events.models import DeadLetter, Event

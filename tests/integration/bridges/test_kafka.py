@@ -11,7 +11,7 @@ from django.test import override_settings
 
 from django_events import Backoff
 from django_events import kafka as kafka_topic
-from django_events.bridges.relaying import Relaying
+from django_events.bridges.relays.relaying import Relaying
 from django_events.consuming.handlers import FailedAt
 from django_events.event_columns import EVENT
 from django_events.models import DeadLetter, Event

@@ -23,9 +23,10 @@ from django_events import (
     publish_many,
     wait_for,
 )
-from django_events.bridges import log_reader
-from django_events.bridges.inbox_worker import InboxWorker
-from django_events.bridges.log_reader import LogReader
+from django_events.bridges.inboxes import log_reader
+from django_events.bridges.inboxes.inbox_worker import InboxWorker
+from django_events.bridges.inboxes.log_reader import LogReader
+from django_events.bridges.inboxes.serving import worker_of
 from django_events.exceptions import Refused
 from django_events.log import compaction, segments
 from django_events.log.inventory import next_scheduled, waiting
@@ -546,6 +547,27 @@ def test_a_worker_that_waits_is_woken_by_the_transfer_of_the_source(there, here,
     assert log_values(here) == [1, 2]
 
 
+def test_a_worker_that_waits_for_long_keeps_its_connection(there, here, mirror, shop):
+    """It hears nothing meanwhile. That is no server that does not answer."""
+    send(there, 1)
+    patient = {"BROKERS": {"shop": {**shop, "timeout": 1.0}}, "POLL_INTERVAL": timedelta(minutes=5)}
+    with override_settings(DJANGO_EVENTS=patient), live(mirror) as worker, closing(Stop()) as stop:
+        turns(worker)
+        [known] = readers()
+        worker.wait(stop)
+        assert readers() == [known]
+
+
+def readers():
+    """The sessions that read for inboxes here."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'django_events inbox'"
+            " AND datname = current_database()"
+        )
+        return [pid for (pid,) in cursor.fetchall()]
+
+
 def test_no_secret_is_said(there, here, mirror, shop):
     send(there, 1)
     for wrong in ({"port": "1"}, {"password": "another-secret"}, {"dbname": "nowhere"}):
@@ -647,7 +669,7 @@ def assert_retained(topic):
 
 @contextmanager
 def live(inbox) -> Iterator[InboxWorker]:
-    with closing(InboxWorker("default", inbox, once=True)) as worker:
+    with closing(worker_of("default", inbox, once=True)) as worker:
         yield worker
 
 

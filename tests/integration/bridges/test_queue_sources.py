@@ -12,11 +12,11 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from django_events import Draft, sqs_source
-from django_events.bridges import queue_worker
-from django_events.bridges.queue_sources import QueuedMessage, QueueInUse, dedup_key_of, identity_of
-from django_events.bridges.queue_worker import worker_of
-from django_events.bridges.sources import InboxMessage, SourceUnavailable
-from django_events.bridges.sqs_source import SqsReader
+from django_events.bridges.inboxes import queue_worker
+from django_events.bridges.inboxes.queue_sources import QueuedMessage, QueueInUse, dedup_key_of, identity_of
+from django_events.bridges.inboxes.serving import worker_of
+from django_events.bridges.inboxes.sources import InboxMessage, SourceUnavailable
+from django_events.bridges.inboxes.sqs_source import SqsReader
 from django_events.models import DedupKey, Inbox
 from django_events.observing.inbox_states import state_of
 from django_events.operations import pause_inbox, resume_inbox

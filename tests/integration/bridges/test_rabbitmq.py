@@ -8,7 +8,7 @@ import trustme
 from django.test import override_settings
 
 from django_events import rabbitmq as rabbitmq_queue
-from django_events.bridges import rabbitmq as bridge
+from django_events.bridges.relays import rabbitmq as bridge
 from django_events.event_columns import EVENT
 from django_events.models import DeadLetter, Event
 from django_events.operations import redrive
@@ -78,6 +78,16 @@ def test_a_queue_has_the_order_of_its_key_over_many_batches(lanes, make_relay, r
     for entry in rabbitmq.entries("things"):
         by_key.setdefault(entry.attributes["cloudEvents:subject"], []).append(entry.data)
     assert by_key == {key: [str(n) for n in range(30)] for key in "abcd"}
+
+
+def test_a_queue_may_be_a_stream_which_keeps_what_was_read(things, make_relay, rabbitmq):
+    rabbitmq.declare("parcel-stream", kind="stream")
+    fill_topic(things, *range(5))
+    assert serve_due(make_relay(things, to=rabbitmq_queue("parcel-stream"), batch_size=2)) == 5
+
+    found = rabbitmq.stream("parcel-stream", 5)
+    assert found == rabbitmq.stream("parcel-stream", 5) == [f"things/{id}" for id in range(1, 6)]
+    rabbitmq.remove("parcel-stream")
 
 
 def test_where_an_event_goes_may_be_a_function_of_it(things, make_relay, rabbitmq):

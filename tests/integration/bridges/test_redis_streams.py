@@ -7,8 +7,8 @@ import pytest
 from django.test import override_settings
 
 from django_events import Backoff, redis_stream
-from django_events.bridges.protocol import Newest, Route, TargetUnavailable
-from django_events.bridges.relaying import Relaying
+from django_events.bridges.relays.relaying import Relaying
+from django_events.bridges.relays.targets import Newest, Route, TargetUnavailable
 from django_events.checks import check_relays
 from django_events.consuming.handlers import FailedAt
 from django_events.event_columns import EVENT

@@ -7,10 +7,10 @@ import pytest
 from django.test import override_settings
 
 from django_events import sns, sqs
-from django_events.bridges import aws as shared
-from django_events.bridges.answers import Unroutable
-from django_events.bridges.aws import AwsBridge, group_of, once_of, text_of
-from django_events.bridges.protocol import RelayMessage, Route, TargetUnavailable
+from django_events.bridges.relays import aws as shared
+from django_events.bridges.relays.answers import Unroutable
+from django_events.bridges.relays.aws import AwsBridge, group_of, once_of, text_of
+from django_events.bridges.relays.targets import RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import MessageRefused
 from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due
 from tests.support.fix_queues import fill_topic

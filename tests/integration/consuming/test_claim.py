@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_events import Backoff, Draft, Ignore, claim, models, publish_many, sql
-from django_events.consuming.claiming import SQL as CLAIMING_SQL
+from django_events.consuming.programs.claiming import SQL as CLAIMING_SQL
 from django_events.exceptions import LeaseLost, Refused, UnknownName
 from django_events.log.transfer import Transfer
 from django_events.models.functions import ClockTimestamp

@@ -9,10 +9,10 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from django_events import Backoff, Draft, Ignore, RetryLater, declarations, publish, publish_many, testing
-from django_events.consuming.filling import fill_some
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.queues import serve_deliveries
+from django_events.consuming.queues.filling import fill_some
+from django_events.consuming.queues.server import serve_deliveries
 from django_events.exceptions import InUse, LeaseLost, Refused
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, PastDelivery, Position
 from django_events.models.functions import ClockTimestamp

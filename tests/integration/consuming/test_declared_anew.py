@@ -6,7 +6,7 @@ import pytest
 
 from django_events import Draft, declarations, publish, publish_many
 from django_events.consuming import registration
-from django_events.consuming.deliveries import Queue
+from django_events.consuming.queues.deliveries import Queue
 from django_events.consuming.subscriptions import refuse_outdated, subscriptions
 from django_events.exceptions import NotReady
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease

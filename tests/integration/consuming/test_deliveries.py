@@ -12,7 +12,7 @@ from django.db import transaction
 from django_events import Backoff, Draft, Ignore, declarations, models, publish, publish_many
 from django_events.consuming import registration
 from django_events.consuming.failures import judge
-from django_events.consuming.filling import fill_some
+from django_events.consuming.queues.filling import fill_some
 from django_events.exceptions import LeaseLost
 from django_events.log.transfer import Transfer
 from django_events.models.functions import ClockTimestamp
@@ -111,7 +111,7 @@ def test_several_topics_in_one_batch_reach_their_own_consumers(make_topic, make_
 
 @pytest.mark.requirement("D5")
 def test_a_consumer_is_filled_under_load_without_a_gap_and_without_a_double(things, make_queue, in_thread, monkeypatch):
-    monkeypatch.setattr("django_events.consuming.filling.AT_ONCE", 50)
+    monkeypatch.setattr("django_events.consuming.queues.filling.AT_ONCE", 50)
     fill_topic(things, *range(500))
     queue = make_queue(things, live=False)
     stop = threading.Event()
@@ -264,7 +264,7 @@ def test_a_worker_goes_on_behind_what_it_had_and_comes_back_for_what_was_left(th
 
 
 def test_the_position_moves_up_to_the_oldest_delivery(things, make_queue, monkeypatch):
-    monkeypatch.setattr("django_events.consuming.deliveries.ROUND", 0)
+    monkeypatch.setattr("django_events.consuming.queues.deliveries.ROUND", 0)
     queue = make_queue(things)
     fill_topic(things, *range(5))
     hand = queue.claim(3)
@@ -277,7 +277,7 @@ def test_the_position_moves_up_to_the_oldest_delivery(things, make_queue, monkey
 
 
 def test_under_a_backlog_that_stays_what_was_given_back_is_not_left_behind(things, make_queue, monkeypatch):
-    monkeypatch.setattr("django_events.consuming.deliveries.ROUND", 0)
+    monkeypatch.setattr("django_events.consuming.queues.deliveries.ROUND", 0)
     queue = make_queue(things)
     fill_topic(things, *range(10))
     hand = queue.claim(2)
@@ -410,7 +410,7 @@ def test_what_fails_gives_back_those_of_its_key_behind_it_and_keeps_them_waiting
 
 @pytest.mark.requirement("S5")
 def test_far_behind_a_key_that_waits_others_are_found(things, ordered, monkeypatch):
-    monkeypatch.setattr("django_events.consuming.deliveries.SMALLEST_WINDOW", 5)
+    monkeypatch.setattr("django_events.consuming.queues.deliveries.SMALLEST_WINDOW", 5)
     publish_many(things, [draft("busy", i) for i in range(300)] + [draft("late", "late")])
     transfer_all()
     hand = ordered.claim(1)

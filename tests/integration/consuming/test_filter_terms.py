@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_events import Draft, claim, models, publish_many
-from django_events.consuming import filter_terms
-from django_events.consuming.filter_terms import Term, canonical, terms_of, variables
+from django_events.consuming.queues import filter_terms
+from django_events.consuming.queues.filter_terms import Term, canonical, terms_of, variables
 from django_events.exceptions import Refused
 from django_events.log.transfer import Transfer
 from django_events.matching import condition

@@ -10,8 +10,8 @@ from django.core.management import CommandError, call_command
 from django.db import connection, connections, transaction
 
 from django_events import Backoff, Draft, claim, models, publish_many
-from django_events.consuming import handed_out
-from django_events.consuming.handed_out import ack, extend, hand_out, nack
+from django_events.consuming.programs import handed_out
+from django_events.consuming.programs.handed_out import ack, extend, hand_out, nack
 from django_events.exceptions import Invalid, LeaseLost, Refused, UnknownName
 from django_events.models.functions import ClockTimestamp
 from tests.support.fix_consumers import dead_letters

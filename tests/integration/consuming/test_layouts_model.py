@@ -19,9 +19,10 @@ from hypothesis.stateful import (
 )
 
 from django_events import Backoff, Draft, RetryLater, declarations, models, publish_many, sql
-from django_events.consuming import layouts, registration
+from django_events.consuming import registration
 from django_events.consuming import subscriptions as subscribing
-from django_events.consuming.leased_partitions import claim
+from django_events.consuming.streams import layouts
+from django_events.consuming.streams.partitions import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import InUse, LeaseLost, Refused
 from django_events.log import layouts as log_layouts

@@ -10,13 +10,14 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import F
 
 from django_events import Backoff, Draft, publish, publish_many
-from django_events.consuming import leases, streams
-from django_events.consuming.filling import fill_some
+from django_events.consuming import leases
 from django_events.consuming.handlers import BoundHandler, HandlerFailed
 from django_events.consuming.handling import Handling, log_failure
 from django_events.consuming.leases import give_up
-from django_events.consuming.queues import serve_deliveries
-from django_events.consuming.redriving import next_redrive
+from django_events.consuming.queues.filling import fill_some
+from django_events.consuming.queues.server import serve_deliveries
+from django_events.consuming.streams import server as streams
+from django_events.consuming.streams.redriving import next_redrive
 from django_events.exceptions import LeaseLost
 from django_events.models import Delivery
 from django_events.models.functions import ClockTimestamp
@@ -817,7 +818,7 @@ def test_a_dead_letter_that_kills_its_worker_runs_out_of_attempts_too(things, ma
 @pytest.mark.requirement("E10")
 def test_a_filter_does_not_hide_the_event_that_kills(lanes, make_consumer, monkeypatch):
     """Ranges without a match come first: the batch that was in hand is still the next that is read."""
-    monkeypatch.setattr("django_events.consuming.leased_partitions.RANGE", 8)
+    monkeypatch.setattr("django_events.consuming.streams.leased_partitions.RANGE", 8)
     handler = Killer("deadly")
     reader = make_consumer(lanes, handler=handler, types=["a"], retry=Backoff(attempts=2))
     fill(lanes, *range(30), partition=1)

@@ -11,7 +11,7 @@ from django_events import Draft, publish_many
 from django_events.consuming import handling
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.queues import serve_deliveries
+from django_events.consuming.queues.server import serve_deliveries
 from django_events.consuming.reading import ALL
 from django_events.exceptions import EventsMissing, LeaseLost, Refused
 from django_events.log import setbacks

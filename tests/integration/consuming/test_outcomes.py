@@ -7,10 +7,10 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_events import Backoff, Ignore, claim, declarations, models
-from django_events.consuming.filling import fill_some
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.queues import serve_deliveries
+from django_events.consuming.queues.filling import fill_some
+from django_events.consuming.queues.server import serve_deliveries
 from django_events.exceptions import Invalid, LeaseLost, Refused, UnknownName
 from django_events.operations import redrive, remove_topic, rewind, skip
 from django_events.syncing import sync

@@ -10,10 +10,10 @@ from django.db import connection
 from django.db.models import F
 
 from django_events import Draft, publish, publish_many
-from django_events.consuming import leased_partitions
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.streams import StreamServer
+from django_events.consuming.streams import leased_partitions
+from django_events.consuming.streams.server import StreamServer
 from django_events.consuming.subscriptions import subscriptions
 from django_events.models import DeadLetter, Position, Topic
 from django_events.models.functions import ClockTimestamp

@@ -7,10 +7,10 @@ import pytest
 from django.db import connection
 
 from django_events import Backoff, Draft, publish, publish_many
-from django_events.consuming.deliveries import Queue
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.queues import QueueServer
+from django_events.consuming.queues.deliveries import Queue
+from django_events.consuming.queues.server import QueueServer
 from django_events.consuming.subscriptions import subscriptions
 from django_events.models import DeadLetter, Delivery, DeliveryLease, PastDelivery
 from django_events.sql.prepared import SharedSession
@@ -69,7 +69,7 @@ def make_warm(things, make_consumer):
 def test_it_reads_what_it_claims(make_warm, things, ordered, monkeypatch):
     warm = make_warm(ordered=ordered)
     fill(things, 1, 2, 3, key="a")
-    monkeypatch.setattr("django_events.consuming.claimed_deliveries.bounded", None)  # nothing is read apart
+    monkeypatch.setattr("django_events.consuming.queues.claimed_deliveries.bounded", None)  # nothing is read apart
     claimed = warm.claim()
 
     assert [event.value for event in claimed.events] == [1, 2, 3]

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from django_events import Backoff, Draft, declarations, models, publish_many
-from django_events.consuming.filling import fill_some
+from django_events.consuming.queues.filling import fill_some
 from django_events.exceptions import Refused
 from django_events.log.transfer import Transfer
 from django_events.operations import discard, lag, pause, redrive, resume, rewind, unregister

@@ -21,12 +21,12 @@ from hypothesis.stateful import (
 )
 
 from django_events import Backoff, Draft, Ignore, RetryLater, models, publish_many
-from django_events.consuming import deliveries as claims
-from django_events.consuming import filling
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries
-from django_events.consuming.filling import fill_some
 from django_events.consuming.handling import no_attempt_left
-from django_events.consuming.queues import redrive_some
+from django_events.consuming.queues import deliveries as claims
+from django_events.consuming.queues import filling
+from django_events.consuming.queues.claimed_deliveries import ClaimedDeliveries
+from django_events.consuming.queues.filling import fill_some
+from django_events.consuming.queues.server import redrive_some
 from django_events.exceptions import InUse, LeaseLost, Refused
 from django_events.models.functions import ClockTimestamp
 from django_events.operations import discard, lag, pause, redrive, resume, retry_now, rewind, skip

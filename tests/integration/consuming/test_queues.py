@@ -8,7 +8,7 @@ from django.db import connection
 from django_events import Backoff, Draft, Ignore, RetryLater, models, publish_many
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.queues import serve_deliveries
+from django_events.consuming.queues.server import serve_deliveries
 from django_events.exceptions import LeaseLost
 from tests.support.fix_consumers import write_order, written
 from tests.support.fix_queues import deliveries, end_pauses, expire, pending
@@ -249,7 +249,7 @@ def test_a_second_list_that_fails_while_those_before_a_first_are_repeated(things
 
 
 def test_lists_are_settled_after_a_while_and_the_next_ones_go_on(things, make_queue, monkeypatch):
-    monkeypatch.setattr("django_events.consuming.streams.TRANSACTION", 0.0)
+    monkeypatch.setattr("django_events.consuming.handling.TRANSACTION", 0.0)
     queue, calls = in_pairs(things, make_queue, lambda events: None)
     fill(things, *"abcde")
     assert serve(queue) == 5

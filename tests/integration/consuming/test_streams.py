@@ -13,7 +13,9 @@ import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
 
 from django_events import Backoff, Draft, Ignore, RetryLater, publish, publish_many
-from django_events.consuming import leased_partitions, streams, subscriptions
+from django_events.consuming import handling, subscriptions
+from django_events.consuming.streams import leased_partitions
+from django_events.consuming.streams import server as streams
 from django_events.log.segments import segments
 from django_events.models import Event, Position, Topic
 from django_events.models.functions import ClockTimestamp
@@ -117,7 +119,7 @@ def test_batches_are_lists_of_at_most_so_many(things, make_consumer):
 @pytest.mark.requirement("X2")
 def test_what_the_handler_writes_and_the_progress_are_seen_together(things, make_consumer, connect, monkeypatch):
     """Another session sees the one with the other, or neither, while a handler runs."""
-    monkeypatch.setattr(streams, "TRANSACTION", 0.0)  # each event is committed by itself
+    monkeypatch.setattr(handling, "TRANSACTION", 0.0)  # each event is committed by itself
     other, seen = connect(autocommit=True), []
 
     def handler(event):
@@ -193,7 +195,7 @@ def test_hooks_of_the_handler_run_when_its_work_is_committed_and_only_then(thing
 
 
 def test_a_long_batch_of_single_events_is_committed_on_the_way(things, make_consumer, monkeypatch):
-    monkeypatch.setattr(streams, "TRANSACTION", 0.0)
+    monkeypatch.setattr(handling, "TRANSACTION", 0.0)
     handler = Flaky(3)
     reader = make_consumer(things, handler=handler)
     fill(things, 1, 2, 3, 4)
@@ -1284,7 +1286,7 @@ def test_with_leases_that_are_taken_over_all_the_time_each_event_has_its_effect_
     lanes, make_consumer, batch_size, monkeypatch
 ):
     """A process ends the leases of healthy workers, again and again: they end each other's transactions."""
-    monkeypatch.setattr(streams, "TURN", 0.01)
+    monkeypatch.setattr(handling, "TURN", 0.01)
     monkeypatch.setattr("django_events.workers.loop.FIRST_RETRY", 0.001)
     monkeypatch.setattr("django_events.workers.loop.LONGEST_RETRY", 0.01)
 

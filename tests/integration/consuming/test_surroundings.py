@@ -10,8 +10,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from django_events import Backoff, Draft, publish_many
-from django_events.consuming import streams
-from django_events.consuming.leased_partitions import claim
+from django_events.consuming import handling
+from django_events.consuming.streams.partitions import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import LeaseLost
 from django_events.models import DeadLetter
@@ -113,12 +113,12 @@ def alive(connect, pid):
 @pytest.mark.requirement("E10")
 def test_an_event_is_attempted_no_more_often_than_it_is_counted(things, make_consumer, monkeypatch):
     """Those before it are handled again, and the time for a transaction may be over: it counts all the same."""
-    monkeypatch.setattr(streams, "TRANSACTION", 0.0)
+    monkeypatch.setattr(handling, "TRANSACTION", 0.0)
 
     def handler(event):
         calls.append(event.value)
         if event.value == 3:
-            monkeypatch.setattr(streams, "TRANSACTION", -1.0)
+            monkeypatch.setattr(handling, "TRANSACTION", -1.0)
             raise ValueError
         write_order(event.value)
 

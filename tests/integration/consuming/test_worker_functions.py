@@ -9,8 +9,8 @@ import pytest
 from django.db import connection
 
 from django_events import Backoff, Draft, claim, models, publish_many
-from django_events.consuming.handed_out import ack, hand_out, nack
-from django_events.consuming.worker_functions import created
+from django_events.consuming.programs.handed_out import ack, hand_out, nack
+from django_events.consuming.programs.worker_functions import created
 from django_events.exceptions import EventsMissing
 from django_events.maintaining.queues import serve_queues
 from django_events.migrations._worker_functions import CREATE_WORKER_FUNCTIONS
@@ -189,7 +189,7 @@ def test_dead_letters_are_those_that_pythons_claim_makes(things, make_queue, pro
                 assert letter.pop("error").startswith("RetryLater: to be tried again after 0")
                 assert letter.pop("fingerprint").startswith("RetryLater: to be tried again after #")
                 letter["traceback"] = ""
-        other["traceback"] = other["traceback"].removeprefix("django_events.consuming.handed_out.")
+        other["traceback"] = other["traceback"].removeprefix("django_events.consuming.programs.handed_out.")
         assert one == other
     past = [
         list(models.PastDelivery.objects.of(n).values_list("event_id", "outcome", "attempts"))

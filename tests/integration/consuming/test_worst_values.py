@@ -9,12 +9,13 @@ from django.core.management import call_command
 from django.db import DatabaseError, connection, transaction
 
 from django_events import models
-from django_events.consuming import leased_partitions, reading
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries
+from django_events.consuming import reading
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.leased_partitions import LeasedPartition
-from django_events.consuming.queues import QueueServer, serve_deliveries
+from django_events.consuming.queues.claimed_deliveries import ClaimedDeliveries
+from django_events.consuming.queues.server import QueueServer, serve_deliveries
+from django_events.consuming.streams import leased_partitions
+from django_events.consuming.streams.leased_partitions import LeasedPartition
 from django_events.exceptions import EventsMissing
 from django_events.operating.dead_letters import redrive
 from django_events.operations import skip

@@ -11,7 +11,7 @@ from django.db import connection, models
 from django.test.utils import CaptureQueriesContext, isolate_apps
 
 from django_events import DELETE, Backoff, Draft, Ignore, declarations, publish, publish_many
-from django_events.consuming.leased_partitions import claim
+from django_events.consuming.streams.partitions import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import Refused
 from django_events.models import Consumer, Position

@@ -6,7 +6,7 @@ import pytest
 from django.db import connection, connections
 
 from django_events import Draft, publish_many
-from django_events.consuming import ranges
+from django_events.consuming.streams import ranges
 from django_events.deriving.forgetting import forget_old_buckets
 from django_events.exceptions import NotReady
 from django_events.log.transfer import Transfer

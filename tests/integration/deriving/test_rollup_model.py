@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from django_events import Draft, publish_many
 from django_events.consuming.handlers import BoundHandler
-from django_events.consuming.ranges import RangeSize, RangeTurn
+from django_events.consuming.streams.ranges import RangeSize, RangeTurn
 from django_events.log import compaction, segments
 from django_events.maintaining.expiring import expire
 from django_events.models import Event, Topic

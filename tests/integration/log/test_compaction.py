@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_events import Backoff, Draft, declarations, models, publish_many
-from django_events.consuming.filling import fill_some
+from django_events.consuming.queues.filling import fill_some
 from django_events.exceptions import EventExpired, EventsMissing
 from django_events.log import compaction, retention, segments
 from django_events.log.topics import sync

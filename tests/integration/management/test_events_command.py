@@ -18,7 +18,8 @@ from django_events import Backoff, Draft, declarations, models, publish, publish
 from django_events.log import inventory
 from django_events.management import reporting
 from django_events.management.commands.events import Command
-from django_events.management.events import ALL, peeking, status
+from django_events.management.events import ALL
+from django_events.management.events.looking import peeking, status
 from django_events.models import (
     BufferedEvent,
     Clock,
@@ -30,7 +31,7 @@ from django_events.models import (
     Topic,
 )
 from django_events.models.functions import ClockTimestamp
-from django_events.observing import problems
+from django_events.observing.problems import serving
 from django_events.observing.state import CLOCK_OVERDUE, read
 from django_events.operating.clocks import pause_clock
 from django_events.operating.pausing import pause
@@ -292,7 +293,7 @@ def test_status_shows_a_screenful_and_json_all(events: Run, things, make_consume
 
 @pytest.mark.slow
 def test_status_looks_closely_at_a_few_only(events: Run, things, make_consumer, monkeypatch) -> None:
-    monkeypatch.setattr(problems, "LOOKED_INTO", 1)
+    monkeypatch.setattr(serving, "LOOKED_INTO", 1)
     for i in range(3):
         make_consumer(things, handler=take, name=f"reader-{i}")
     fill(things, 1)
@@ -1109,7 +1110,7 @@ def test_an_id_is_a_place_in_one_topic(events: Run, things, lanes, make_consumer
     answer = events("rewind", "reader", "--to", "1", "--execute")
 
     assert (answer.code, answer.out) == (2, "")
-    assert "and 1 is a place in one of them. Say --topic." in answer.err
+    assert "and 1 is an offset in one of them. Say --topic." in answer.err
     assert events("rewind", "reader", "--to", "1", "--topic", "things", "--execute").code == 0
     assert events("rewind", "reader", "--to", "beginning", "--execute").code == 0
 
@@ -1120,7 +1121,7 @@ def test_an_id_is_a_place_in_one_topic(events: Run, things, lanes, make_consumer
         (["--to", "99"], 1, "Topic things ends at 1, so event 99 doesn't exist yet"),
         (["--to", "99", "--execute"], 1, "Topic things ends at 1, so event 99 doesn't exist yet"),
         (["--to", "end", "--partition", "7"], 1, "has no position in partition 7"),
-        (["--to", "yesterday"], 2, "'yesterday' is no place in a log"),
+        (["--to", "yesterday"], 2, "'yesterday' is no start in a log"),
         (["--to", "2026-11-20"], 2, "has no time zone, expected 2026-11-20T00:00:00Z for UTC"),
         ([], 2, "--to"),
         (["--to", "end", "--topic", "thinks"], 2, "Did you mean 'things'?"),

@@ -7,7 +7,7 @@ from django.test import override_settings
 
 from django_events import Draft, publish_many
 from django_events.management.commands.events import Command
-from django_events.management.events import tailing
+from django_events.management.events.looking import tailing
 from tests.support.fix_topics import transfer_all
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("P7")]

@@ -22,12 +22,13 @@ from django_events.log import channel
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Event, MaintenanceStep, Sample, Topic
 from django_events.models.functions import ClockTimestamp
-from django_events.observing import dead_rows, problems
+from django_events.observing import dead_rows
 from django_events.observing.doctoring import cleaning, logs, reach, schema, server, site
 from django_events.observing.doctoring import processes as keepers
 from django_events.observing.doctoring.database import Database
 from django_events.observing.doctoring.examining import ALL, examine
 from django_events.observing.findings import Finding
+from django_events.observing.problems import transactions
 from django_events.operating.pausing import pause
 from django_events.operations import lag
 from django_events.statements import log_table
@@ -288,7 +289,7 @@ def test_maintenance_that_never_ran_fails_or_is_late():
 
 
 def test_an_old_snapshot_is_a_problem_with_its_end(connect, monkeypatch):
-    monkeypatch.setattr(problems, "HELD", timedelta(0))
+    monkeypatch.setattr(transactions, "OLD", timedelta(0))
     other_session = connect(application_name="a report")
     other_session.execute("CREATE TEMPORARY TABLE mine (id int)")
     pid = other_session.info.backend_pid
@@ -301,7 +302,7 @@ def test_an_old_snapshot_is_a_problem_with_its_end(connect, monkeypatch):
 def test_a_table_full_of_dead_rows_is_a_problem(monkeypatch):
     monkeypatch.setattr(dead_rows, "LEAST", 0)
     monkeypatch.setattr(dead_rows, "TIMES_LIVE", 0)
-    monkeypatch.setattr(problems, "UNCLEANED", timedelta(hours=-1))
+    monkeypatch.setattr(transactions, "UNCLEANED", timedelta(hours=-1))
     answers = [*cleaning.bloat(Database("default"))]
 
     assert {answer.severity for answer in answers} == {"error"}
@@ -415,7 +416,7 @@ def test_a_segment_that_was_detached_halfway(make_topic, connect):
 
 
 def test_a_session_that_has_locked_a_log_is_named_with_its_end(make_topic, connect, monkeypatch):
-    monkeypatch.setattr(logs, "HELD", timedelta(0))
+    monkeypatch.setattr(logs, "LOCKED_FOR", timedelta(0))
     make_topic("small")
     log = log_table(Topic.objects.get(name="small").pk)
     other_session = connect(application_name="alter table")
@@ -436,7 +437,7 @@ def test_a_session_that_has_locked_a_log_is_named_with_its_end(make_topic, conne
 def test_a_handler_that_waits_for_a_lock_on_a_table_of_the_site_is_told_with_its_end(
     mode, make_topic, make_consumer, connect, monkeypatch
 ):
-    monkeypatch.setattr(logs, "HELD", timedelta(0))
+    monkeypatch.setattr(logs, "LOCKED_FOR", timedelta(0))
     topic = make_topic("waits")
     billing = make_consumer(topic, handler=lock_products, name="invoicing", mode=mode)
     other_session = connect(application_name="psql")

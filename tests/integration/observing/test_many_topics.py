@@ -9,8 +9,8 @@ from django.test.utils import CaptureQueriesContext
 
 from django_events import declarations, publish
 from django_events.log import inventory
-from django_events.management.events.doctor import doctor
-from django_events.management.events.status import status
+from django_events.management.events.looking.doctor import doctor
+from django_events.management.events.looking.status import status
 from django_events.observing import lag
 from django_events.observing.verifying.proving import verify
 from django_events.syncing import sync

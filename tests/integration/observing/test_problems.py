@@ -12,11 +12,19 @@ from django_events.log.inventory import waiting
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Consumer, Position, Topic
 from django_events.models.functions import ClockTimestamp
-from django_events.observing import counted, dead_rows, problems
+from django_events.observing import counted, dead_rows
 from django_events.observing.dead_rows import SQL as DEAD_ROWS_SQL
 from django_events.observing.dead_rows import Holder
 from django_events.observing.findings import Finding, Subject
 from django_events.observing.lag import standings
+from django_events.observing.problems import (
+    find_problems,
+    retention,
+    stopped,
+    telling,
+    transactions,
+    transfers,
+)
 from django_events.operating.pausing import pause
 from django_events.phrases import count
 from django_events.statements import log_table
@@ -46,7 +54,7 @@ def run(statement: str) -> None:
 
 
 def found(kind: str) -> list[Finding]:
-    return [one for one in problems.find_problems("default", [], None, standings("default")) if one.kind == kind]
+    return [one for one in find_problems("default", [], None, standings("default")) if one.kind == kind]
 
 
 def delete_deliveries(number: int) -> None:
@@ -77,7 +85,7 @@ def test_a_transaction_that_is_open_for_long_is_named(connect, monkeypatch, caps
     pid = other_session.info.backend_pid
     assert found("snapshot") == []  # not for long yet
 
-    monkeypatch.setattr(problems, "HELD", NOW)
+    monkeypatch.setattr(transactions, "OLD", NOW)
     [problem] = [one for one in found("snapshot") if f"Session {pid} " in one.what]
     assert (problem.subject.consumer, problem.subject.topic, problem.subject.partition) == (None, None, None)
     assert f"Session {pid} of {other_session.info.user} (a report) has a transaction open since 20" in problem.what
@@ -92,7 +100,7 @@ def test_a_transaction_that_is_open_for_long_is_named(connect, monkeypatch, caps
 
 
 def test_a_session_that_holds_nothing_back_is_not_named(connect, monkeypatch):
-    monkeypatch.setattr(problems, "HELD", NOW)
+    monkeypatch.setattr(transactions, "OLD", NOW)
     idle = connect()
     idle.execute("SELECT 1")  # at READ COMMITTED it needs nothing between two statements
 
@@ -100,7 +108,7 @@ def test_a_session_that_holds_nothing_back_is_not_named(connect, monkeypatch):
 
 
 def test_a_writer_holds_back_what_is_older_than_its_transaction(connect, monkeypatch):
-    monkeypatch.setattr(problems, "HELD", NOW)
+    monkeypatch.setattr(transactions, "OLD", NOW)
     writer = connect()
     writer.execute("CREATE TEMPORARY TABLE mine (id int)")
 
@@ -144,7 +152,7 @@ def test_a_role_without_rights_sees_its_own_sessions_only(connect):
     ],
 )
 def test_prepared_transactions_and_slots_are_told_with_their_end(monkeypatch, holder, what, remedy):
-    monkeypatch.setattr(problems, "holders", lambda *args, **options: [holder])
+    monkeypatch.setattr(transactions, "holders", lambda *args, **options: [holder])
 
     [problem] = found("snapshot")
     assert (problem.what, problem.remedy) == (what, remedy)
@@ -206,12 +214,12 @@ def test_a_table_that_vacuum_can_not_clean_is_named_with_who_keeps_it(uncleaned,
     run("VACUUM django_events_delivery")
     assert bloated() == []  # it came just now, and no session holds it back for long
 
-    monkeypatch.setattr(problems, "UNCLEANED", timedelta(hours=-1))
+    monkeypatch.setattr(transactions, "UNCLEANED", timedelta(hours=-1))
     [problem] = bloated()
     assert ": no vacuum came since 20" in problem.what
 
-    monkeypatch.setattr(problems, "holders", lambda using, age, most: dead_rows.holders(using, age=NOW, most=most))
-    monkeypatch.setattr(problems, "UNCLEANED", timedelta(minutes=10))
+    monkeypatch.setattr(transactions, "holders", lambda using, age, most: dead_rows.holders(using, age=NOW, most=most))
+    monkeypatch.setattr(transactions, "UNCLEANED", timedelta(minutes=10))
     [problem] = bloated()
     pid = other_session.info.backend_pid
     assert problem.what.startswith(
@@ -262,7 +270,7 @@ def test_a_consumer_that_keeps_the_log_longer_than_its_topic_is_named(make_topic
 
 
 def test_those_that_are_the_furthest_behind_are_looked_into(make_topic, make_consumer, monkeypatch):
-    monkeypatch.setattr(problems, "LOOKED_INTO", 1)
+    monkeypatch.setattr(retention, "LOOKED_INTO", 1)
     short = make_topic("short", retention=DAY)
     make_consumer(short, handler=print, name="a-little")
     make_consumer(short, handler=print, name="much")
@@ -297,13 +305,14 @@ def test_what_is_counted_reads_in_english_as_in_tables(number):
 
 
 def test_what_is_wrong_and_what_to_do_are_translated_and_the_kind_is_not(things, make_consumer, monkeypatch):
-    monkeypatch.setattr(problems, "gettext", lambda sentence: f"«{sentence}»")
+    for module in (transfers, stopped, telling):
+        monkeypatch.setattr(module, "gettext", lambda sentence: f"«{sentence}»")
     make_consumer(things, handler=print)
     fill_topic(things, 1)
     pause("reader")
     publish(things, 2)
     BufferedEvent.objects.update(published_at=ClockTimestamp() - timedelta(minutes=3))
-    told = {one.kind: one for one in problems.find_problems("default", waiting("default"), None, standings("default"))}
+    told = {one.kind: one for one in find_problems("default", waiting("default"), None, standings("default"))}
 
     assert told["transfer"].what == "«1 event in the buffer, the oldest for 3 min: no transfer moves them.»"
     assert told["transfer"].remedy == "«Is one running? manage.py run_transfer»"
@@ -315,7 +324,7 @@ def test_a_transfer_that_is_dead_is_one_problem_of_however_many_topics(make_topi
     for n in range(3):
         publish(make_topic(f"idle-{n}"), n)
     BufferedEvent.objects.update(published_at=ClockTimestamp() - timedelta(minutes=3))
-    [told] = [one for one in problems.find_problems("default", waiting("default"), None, []) if one.kind == "transfer"]
+    [told] = [one for one in find_problems("default", waiting("default"), None, []) if one.kind == "transfer"]
 
     assert told.what == "3 events of 3 topics in the buffer, the oldest for 3 min: no transfer moves them."
     assert (told.subject, told.severity) == (Subject(), "error")

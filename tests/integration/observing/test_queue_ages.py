@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.db.models import F
 
 from django_events import Backoff, RetryLater, models
-from django_events.consuming.handed_out import hand_out, nack
+from django_events.consuming.programs.handed_out import hand_out, nack
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.lag import oldest_waits, standings
 from django_events.observing.problems import find_problems

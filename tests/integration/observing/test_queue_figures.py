@@ -7,7 +7,7 @@ import pytest
 from django.core.management import call_command
 
 from django_events import Backoff, models
-from django_events.consuming.queues import redrive_some
+from django_events.consuming.queues.server import redrive_some
 from django_events.metrics.exposition import text
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.lag import standings

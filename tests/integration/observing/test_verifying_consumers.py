@@ -11,7 +11,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from django_events import Backoff, Draft, declarations, publish, publish_many
-from django_events.consuming.filling import fill_some
+from django_events.consuming.queues.filling import fill_some
 from django_events.consuming.registration import register
 from django_events.models import (
     BufferedEvent,

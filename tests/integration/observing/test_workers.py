@@ -8,7 +8,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from django_events import Draft, publish_many
-from django_events.consuming.claiming import claim
+from django_events.consuming.programs.claiming import claim
 from django_events.models import DeliveryLease, MaintenanceStep, Position
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.workers import at_work, look

@@ -11,8 +11,9 @@ from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
 from django_events import Backoff, Draft, declarations, publish, publish_many
-from django_events.consuming import layouts, registration
-from django_events.consuming.leased_partitions import claim
+from django_events.consuming import registration
+from django_events.consuming.streams import layouts
+from django_events.consuming.streams.partitions import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import InUse, Invalid, UnknownName
 from django_events.log import retention, topics

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_events import Backoff, Draft, declarations, models, publish_many
-from django_events.consuming.filling import fill_some
+from django_events.consuming.queues.filling import fill_some
 from django_events.exceptions import InUse, LeaseLost, Refused, UnknownName
 from django_events.operating import retrying, skipping
 from django_events.operations import lag, pause, redrive, resume, retry_now, rewind, skip, unregister

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from django_events import Backoff, Draft, models, publish_many
-from django_events.consuming.deliveries import Queue
+from django_events.consuming.queues.deliveries import Queue
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import Refused
 from django_events.log.transfer import Transfer

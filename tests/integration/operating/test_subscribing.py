@@ -7,8 +7,9 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from django_events import Backoff, Draft, claim, declarations, models, publish_many, queue
-from django_events.consuming import filter_terms, registration
-from django_events.consuming.handed_out import ack, hand_out
+from django_events.consuming import registration
+from django_events.consuming.programs.handed_out import ack, hand_out
+from django_events.consuming.queues import filter_terms
 from django_events.consuming.subscribed import note_served
 from django_events.exceptions import InUse, Invalid, LeaseLost, Refused, UnknownName
 from django_events.maintaining.expiring import expire
@@ -17,7 +18,8 @@ from django_events.maintaining.steps import STEPS
 from django_events.models.functions import ClockTimestamp
 from django_events.models.maintenance import NEVER
 from django_events.observing.lag import standings
-from django_events.observing.problems import find_problems, idle_troubles
+from django_events.observing.problems import find_problems
+from django_events.observing.problems.serving import idle_troubles
 from django_events.operating.orphans import forget_orphans
 from django_events.operating.subscribing import expire_some
 from django_events.operations import add_webhook, remove_topic, resume, subscribe, unregister, unsubscribe

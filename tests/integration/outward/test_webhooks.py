@@ -68,7 +68,7 @@ def test_each_event_is_sent_once_signed_and_on_record(things, make_webhook, rece
     assert {row.excerpt for row in WebhookAttempt.objects.all()} == {"this is 200"}
     assert all(row.seconds > 0 for row in WebhookAttempt.objects.all())
     assert not Delivery.objects.exists()
-    assert worker.delivered == 3
+    assert worker.settling.delivered == 3
     send_all()
     assert len(receiver.requests) == 3
 
@@ -672,7 +672,7 @@ def test_a_process_has_no_more_requests_under_way_than_it_may(things, make_webho
 
     def all_delivered():
         """One that ends when nothing is due may end before the last retry is."""
-        delivered.append(send_all(most=2).delivered)
+        delivered.append(send_all(most=2).settling.delivered)
         return sum(delivered) == 12
 
     wait_until(all_delivered, what="all deliveries")
@@ -688,7 +688,7 @@ def test_each_endpoint_may_send_one_beside_a_full_process(things, make_webhook, 
     with sending(most=1) as worker:
         wait_until(lambda: len(receiver.requests) == 3, what="one request of each endpoint")
         receiver.release()
-        wait_until(lambda: worker.delivered == 12, what="all of them")
+        wait_until(lambda: worker.settling.delivered == 12, what="all of them")
     assert max(under_way) == 3
 
 
@@ -697,6 +697,6 @@ def test_an_answer_that_wants_no_more_is_no_failure(things, make_webhook, receiv
     publish(things, 1)
     transfer_all()
     worker = send_all()
-    assert (worker.delivered, worker.failed, worker.unwanted) == (0, 0, 1)
+    assert (worker.settling.delivered, worker.settling.failed, worker.settling.unwanted) == (0, 0, 1)
     assert worker.take_settled() == 1
     assert worker.take_settled() == 0

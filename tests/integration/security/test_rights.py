@@ -29,7 +29,7 @@ from django_events import (
     shard_of,
 )
 from django_events import sql as statements
-from django_events.bridges.inbox_worker import InboxWorker
+from django_events.bridges.inboxes.serving import worker_of
 from django_events.exceptions import NotReady
 from django_events.log.compaction import compact
 from django_events.management.events import grants as command
@@ -224,7 +224,7 @@ def test_a_mirror_is_read_by_its_role_and_written_by_an_operator(make_topic, mak
     options = {name: known[setting] for name, setting in names.items() if known[setting]}
     with override_settings(DJANGO_EVENTS={"BROKERS": {"shop": options}}):
         inbox = make_inbox(here, source=log_source("things", broker="shop"), keep_ids=True)
-        with closing(Stop()) as stop, closing(InboxWorker(roles["operator"], inbox, once=True)) as worker:
+        with closing(Stop()) as stop, closing(worker_of(roles["operator"], inbox, once=True)) as worker:
             assert run_worker(worker, stop, once=True) == 3
     assert_refused(
         roles["mirror"],

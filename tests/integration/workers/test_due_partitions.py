@@ -8,7 +8,7 @@ import pytest
 from django.db import connections, transaction
 
 from django_events import Draft, publish_many
-from django_events.consuming.leased_partitions import claim
+from django_events.consuming.streams.partitions import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.models import Topic
 from django_events.workers.due_partitions import DuePartitions

@@ -8,8 +8,8 @@ from django.db import connection, transaction
 from django.db.models import F, Sum
 
 from django_events import Backoff, Draft, Ignore, RetryLater, declarations, models, publish, publish_many, testing
-from django_events.consuming.filling import fill_some
-from django_events.consuming.queues import QueueServer
+from django_events.consuming.queues.filling import fill_some
+from django_events.consuming.queues.server import QueueServer
 from django_events.exceptions import InUse, Refused
 from django_events.log.transfer import Transfer
 from django_events.maintaining.pruning import prune_histories
@@ -247,8 +247,8 @@ def test_each_further_attempt_is_counted_before_it_starts_also_behind_others(thi
 @pytest.mark.slow
 def test_work_that_is_slow_is_not_taken_from_others(things, make, monkeypatch):
     """What a worker can't handle in its turn it gives back, and takes less the next time."""
-    monkeypatch.setattr("django_events.consuming.streams.TURN", 0)
-    monkeypatch.setattr("django_events.consuming.streams.TRANSACTION", 0)
+    monkeypatch.setattr("django_events.consuming.handling.TURN", 0)
+    monkeypatch.setattr("django_events.consuming.handling.TRANSACTION", 0)
     consumer = make(history=timedelta(days=1))
     fill_topic(things, *range(50))
     run_once(consumer)
@@ -426,7 +426,7 @@ def test_a_second_rewind_knows_what_the_first_has_not_delivered_yet(things, make
 
 @pytest.mark.requirement("S9", "S5")
 def test_after_a_rewind_no_key_overtakes_itself(things, make, monkeypatch):
-    monkeypatch.setattr("django_events.consuming.filling.AT_ONCE", 10)
+    monkeypatch.setattr("django_events.consuming.queues.filling.AT_ONCE", 10)
     consumer = make(ordered=True)
     publish_many(things, [Draft(value=i, key="k") for i in range(1, 41)])
     transfer_all()
@@ -458,7 +458,7 @@ def test_a_rewind_waits_for_what_is_in_hand(things, make, in_thread):
 @pytest.mark.parametrize("bounded", [False, True])
 def test_after_a_rewind_all_is_handled_also_what_is_there_still(things, make, monkeypatch, serve, bounded):
     if not bounded:
-        monkeypatch.setattr("django_events.consuming.filling.AT_ONCE", 3)
+        monkeypatch.setattr("django_events.consuming.queues.filling.AT_ONCE", 3)
     consumer = make(max_pending=4 if bounded else None)
     fill_topic(things, *range(1, 9))
     finish(queue_of(consumer).claim(2))
@@ -470,8 +470,8 @@ def test_after_a_rewind_all_is_handled_also_what_is_there_still(things, make, mo
 @pytest.mark.slow
 @pytest.mark.parametrize("serve", [run_once, testing.drain])
 def test_a_filter_that_leaves_out_much_is_no_end(things, make, monkeypatch, serve):
-    monkeypatch.setattr("django_events.consuming.filling.AT_ONCE", 1)
-    monkeypatch.setattr("django_events.consuming.filling.LONGEST", 0)
+    monkeypatch.setattr("django_events.consuming.queues.filling.AT_ONCE", 1)
+    monkeypatch.setattr("django_events.consuming.queues.filling.LONGEST", 0)
     fill_topic(things, *range(20))
     fill_topic(things, "wanted", type="wanted")
     consumer = make(types=["wanted"], live=False)

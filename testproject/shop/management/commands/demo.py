@@ -1,5 +1,6 @@
 """`manage.py demo`: a busy hour in the shop, and the proof that no event is missing and nothing is done twice."""
 
+import tempfile
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,7 @@ from django_events.workers.all_in_one import Done
 from django_events.workers.stopping import stop_on_signals
 from testproject.shop import broker, events
 from testproject.shop.crew import CONSUMERS, CREW, crew_at_work
+from testproject.shop.lake import kept_as_a_table, orders_in
 from testproject.shop.models import FullMailbox, Order, OrderStatus, Payment, SearchEntry
 from testproject.shop.opening import keep_open
 from testproject.shop.patience import Patience
@@ -67,13 +69,16 @@ class Command(BaseCommand):
         self.stdout.write("Preparing the database …")
         call_command("migrate", verbosity=0)
         before, counts_before = {topic.name: last_id(topic.name) for topic in TOPICS}, counts()
-        simulation = Simulation(customers=customers, orders_each=orders)
-        if relay:
-            with broker.orders_relayed() as (to_redis, options_of_redis):
-                self._work(simulation, before, counts_before, [*CREW, to_redis])
-                self._report_relay(options_of_redis)
-        else:
-            self._work(simulation, before, counts_before, CREW)
+        simulation = Simulation(customers=customers, orders_each=orders, as_before=orders // 2)
+        with explained("lake"), tempfile.TemporaryDirectory(prefix="shop-") as lake:
+            with kept_as_a_table(lake):
+                if relay:
+                    with broker.orders_relayed() as (to_redis, options_of_redis):
+                        self._work(simulation, before, counts_before, [*CREW, to_redis])
+                        self._report_relay(options_of_redis)
+                else:
+                    self._work(simulation, before, counts_before, CREW)
+            self._report_table(lake)
         self._report_revenue(keep)
         if serve:
             self._serve(port)
@@ -89,7 +94,8 @@ class Command(BaseCommand):
         self.stdout.write(
             f"{simulation.customers} customers try {simulation.orders_each} orders each. Beside them run the transfer\n"
             "and five consumers: billing and search are streams, receipts is a queue, and some customers'\n"
-            "mailboxes are full; status is a projection, which is rebuilt meanwhile, and earnings a roll-up."
+            "mailboxes are full; status is a projection, which is rebuilt meanwhile, and earnings a roll-up.\n"
+            "A table of Delta follows the orders. In the middle, order.placed gets another version."
         )
         started = time.monotonic()
         with crew_at_work(crew) as working, ThreadPoolExecutor(1) as executor:
@@ -267,6 +273,23 @@ class Command(BaseCommand):
         self.stdout.write(
             f"A relay, a consumer like the others, has sent the orders to Redis: {len(ids):,} events\n"
             f"in {len(found)} streams, one for each partition: each event once, and in the order of the log."
+        )
+
+    def _report_table(self, path: str) -> None:
+        placed = Event.objects.of("orders").filter(type="order.placed")
+        with_lines = placed.filter(metadata__schema_version=2).count()
+        found, orders = orders_in(path), Order.objects.all()
+        sold = Counter(dict(orders.values_list("product__sku").annotate(Sum("quantity")).order_by()))
+        if (found.rows, found.rescued) != (last_id("orders"), 0) or found.sold != sold:
+            raise CommandError(f"The table of Delta has {found}, which is not what the log holds.")
+        if found.revenue != orders.aggregate(Sum("total"))["total__sum"]:
+            raise CommandError("The table of Delta comes to another sum than the shop.")
+        self.stdout.write("")
+        self.stdout.write(
+            f"Of the {placed.count():,} events order.placed, {with_lines:,} are of version 2, in which an order has "
+            "lines. An upcaster\n"
+            "brings the others along, so all of this is true of both. A table of Delta, which followed the log\n"
+            "meanwhile, has the lines of all of them, and as much was sold by it as by the shop's own tables."
         )
 
     def _report_revenue(self, keep: str | None) -> None:

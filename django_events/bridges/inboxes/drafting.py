@@ -1,0 +1,206 @@
+"""A message of a broker as an event of a topic: a CloudEvent, what `transform` makes of it, or what can't be read.
+
+    event = event_of(inbox, topic, message)      # Unreadable says why it is none
+    event = unreadable_event(inbox, topic, message, reason)
+
+Each event says in its metadata which inbox took it in, and which message it was.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from django.db import DatabaseError, InterfaceError
+
+from django_events.bridges.inboxes.sources import InboxMessage
+from django_events.contracts.cloudevents import TRACE
+from django_events.contracts.contract import VERSION
+from django_events.database_errors import kind_of
+from django_events.declarations import DeclaredInbox, DeclaredTopic
+from django_events.declarations.limits import is_storable
+from django_events.drafts import UNSET, Draft
+from django_events.exceptions import InvalidEvent
+from django_events.publishing.encoding import MAX_KEY_LENGTH, Encoded, encode_draft
+from django_events.retries import Ignore, RetryLater
+
+UNREADABLE = "inbox.unreadable"  # the type of events that are messages which can't be read
+PREFIXES = ("ce_", "ce-", "cloudevents:", "cloudevents_")  # of attributes beside the payload: Kafka, NATS, AMQP
+STRUCTURED = "application/cloudevents+json"
+LONGEST_REASON = 1_000
+MOST_DIGITS = 9  # of the version of a schema
+
+
+class Unreadable(Exception):
+    """A message is none of the events that the inbox can take. `again` says that another attempt may help.
+
+    The text of an error of `transform` may have the payload in it, as `said`: it is kept where the payload is kept, in
+    the event, and goes neither to the row of the inbox nor to the log.
+    """
+
+    def __init__(self, reason: str, *, again: bool = False, said: str = "") -> None:
+        super().__init__(reason)
+        self.again = again
+        self.whole = f"{reason}: {said}" if said else reason
+
+
+def event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage) -> Encoded | None:
+    """The event that a message becomes, encoded; None if `transform` leaves it out.
+
+    Unreadable says why it can't be one. RetryLater and errors of the database that are no message's fault go on. Any
+    other error, in whatever place a message can cause one, is about the message.
+    """
+    try:
+        return _event_of(inbox, topic, message)
+    except (RetryLater, DatabaseError, InterfaceError, Unreadable):
+        raise
+    except Exception as error:
+        raise Unreadable(f"{type(error).__name__} while it was read", said=_text_of(error)) from error
+
+
+def _event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage) -> Encoded | None:
+    draft = _transformed(inbox, message) if inbox.transform is not None else message.draft or _cloudevent(message)
+    if draft is None:
+        return None
+    if draft.shard_by is not None:
+        raise Unreadable("transform gave it a shard_by, and an inbox publishes in the database that it is served on.")
+    metadata = draft.metadata if draft.metadata is not None else {}
+    if isinstance(metadata, Mapping):
+        metadata = {**metadata, "inbox": inbox.name, "message": message.address}
+    try:
+        return encode_draft(topic, draft, metadata=metadata)
+    except InvalidEvent as error:  # it names values
+        raise Unreadable(f"Topic {topic.name!r} refuses what it becomes", said=str(error)) from error
+
+
+def unreadable_event(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage, reason: str) -> Encoded:
+    """A message that can't be read, as an event with all that it has; InvalidEvent if the topic takes no such event."""
+    try:
+        return encode_draft(topic, _unreadable(inbox, message, reason))
+    except InvalidEvent:
+        raise
+    except Exception as error:
+        raise InvalidEvent(f"{type(error).__name__} while such an event was made.") from error
+
+
+def _unreadable(inbox: DeclaredInbox, message: InboxMessage, reason: str) -> Draft:
+    key = message.key if message.key is not None and is_storable(message.key) else None
+    metadata = {
+        "inbox": inbox.name,
+        "message": message.address,
+        "error": _storable(reason[:LONGEST_REASON])[:LONGEST_REASON],
+        "headers": {_storable(name): _storable(text) for name, text in message.headers.items()},
+    }
+    if message.subject is not None:
+        metadata["subject"] = _storable(message.subject)
+    if message.sent_at is not None:
+        metadata["sent_at"] = message.sent_at.isoformat()
+    if message.fields:
+        metadata["fields"] = {
+            _storable(name): b64encode(value).decode()
+            for name, value in message.fields.items()
+            if value is not message.body  # which is `data` of Redis
+        }
+    return Draft(
+        body=message.body or b"",
+        type=UNREADABLE,
+        key=key if key is None or len(key) <= MAX_KEY_LENGTH else None,
+        metadata=metadata,
+    )
+
+
+def _transformed(inbox: DeclaredInbox, message: InboxMessage) -> Draft | None:
+    assert inbox.transform is not None  # noqa: S101
+    try:
+        draft = inbox.transform(message)
+    except Ignore:
+        return None
+    except RetryLater:
+        raise
+    except Exception as error:
+        kind = kind_of(error)
+        if isinstance(error, (DatabaseError, InterfaceError)) and (kind.passes or kind.of_server):
+            raise
+        raise Unreadable(f"transform raised {type(error).__name__}", again=True, said=_text_of(error)) from error
+    if draft is not None and not isinstance(draft, Draft):
+        raise Unreadable(f"transform returned {type(draft).__name__}, expected a Draft, or None to leave it out.")
+    return draft
+
+
+def _cloudevent(message: InboxMessage) -> Draft:
+    """A CloudEvent, structured or with its attributes beside the payload, as relays write them."""
+    if (reason := message.headers.get("unreadable")) is not None:  # of the log of another site, which knows its events
+        raise Unreadable(reason)
+    content_type = message.headers.get("content-type", message.headers.get("content_type", ""))
+    if content_type.partition(";")[0].strip().lower() == STRUCTURED:
+        return _structured(message)
+    attributes = _attributes(message.headers)
+    if "id" not in attributes:
+        raise Unreadable("It is no CloudEvent. What other messages mean, a function says: inbox(…, transform=…)")
+    trace = {name: text for name in TRACE if (text := message.headers.get(name)) is not None}
+    if content_type and "json" not in content_type:
+        return _draft(message, attributes, trace, body=message.body or b"")
+    try:
+        value = message.json()
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"Its payload is no JSON: {error}") from error
+    return _draft(message, attributes, trace, value=value)
+
+
+def _attributes(headers: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for name, text in headers.items():
+        if name.startswith(PREFIXES):
+            prefix = next(filter(name.startswith, PREFIXES))
+            found[name[len(prefix) :]] = unquote(text) if prefix == "ce-" else text
+    return found
+
+
+def _structured(message: InboxMessage) -> Draft:
+    try:
+        whole = message.json()
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"It is no JSON: {error}") from error
+    if not isinstance(whole, dict) or not isinstance(whole.get("id"), str):
+        raise Unreadable("It says that it is a CloudEvent, and has no attributes of one.")
+    trace = {name: text for name in TRACE if isinstance(text := whole.pop(name, None), str)}
+    value, encoded = whole.pop("data", None), whole.pop("data_base64", None)
+    if encoded is None:
+        return _draft(message, whole, trace, value=value)
+    try:
+        body = b64decode(encoded, validate=True)
+    except (TypeError, ValueError) as error:
+        raise Unreadable(f"Its data_base64 can't be decoded: {error}") from error
+    return _draft(message, whole, trace, body=body)
+
+
+def _draft(
+    message: InboxMessage,
+    attributes: Mapping[str, Any],
+    trace: Mapping[str, str],
+    *,
+    value: Any = UNSET,
+    body: Any = UNSET,
+) -> Draft:
+    """An event of these attributes; all but its type and its key are kept in the metadata, under `ce`."""
+    given = dict(attributes)
+    kind, key = given.pop("type", ""), given.get("subject")
+    version = str(given.get("schemaversion", ""))
+    is_version = version.isascii() and version.isdigit() and len(version) <= MOST_DIGITS
+    metadata = {**trace, "ce": given, **({VERSION: int(version)} if is_version else {})}
+    return Draft(
+        value=value, body=body, type=kind, key=message.key if message.key is not None else key, metadata=metadata
+    )
+
+
+def _text_of(error: Exception) -> str:
+    """What an error says; nothing if it can't say it."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def _storable(text: str) -> str:
+    """A text that JSON in PostgreSQL takes; what it doesn't take is written out."""
+    return text if is_storable(text) else text.encode("unicode_escape", "backslashreplace").decode()

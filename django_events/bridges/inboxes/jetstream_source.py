@@ -1,0 +1,296 @@
+"""Inboxes from streams of NATS JetStream.
+
+    inbox(payments, source=jetstream_source("PAYMENTS"), name="payments-in")
+
+Messages are asked for by their number in the stream, some at a time, and no consumer of JetStream is needed. Numbers
+have no gaps but those of messages that were removed. A stream that was made anew has another time of its making. A
+server that came back without its last messages gives their numbers to others: so the inbox also remembers when the last
+message that it took in was stored, and looks at it again with each reading, as long as the stream has it.
+
+It needs nats-py: pip install 'django-events-pg[nats]'
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.header import decode_header
+from typing import Any, TypeVar
+
+from django_events.bridges.brokers import check_package, options_of, said, unmade
+from django_events.bridges.inboxes.sources import Found, GoneMessages, InboxMessage, Places, SourceUnavailable
+from django_events.exceptions import NotReady
+
+SECONDS = 10.0  # for a connection and for an answer, where the settings don't say
+LOOKS = 0.1  # seconds between two looks for something new
+AT_ONCE = 16  # messages that are asked for at once
+AT_ONCE_BYTES = 16 * 2**20  # of their answers: a server ends a connection that has 64 MB to be read
+BATCH_BYTES = 32 * 2**20  # of a batch, whose last message may be beyond it
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JetStreamSource:
+    """A stream of a NATS JetStream as the source of an inbox."""
+
+    stream: str
+    broker: str = "nats"
+
+    def __str__(self) -> str:
+        return f"{self.broker} {self.stream}"
+
+    def problems(self) -> Iterator[str]:
+        if not isinstance(self.stream, str) or not self.stream or set(self.stream) & set(" .*>/\\"):
+            yield (
+                f"jetstream_source has {self.stream!r}, expected the name of a stream, without spaces, dots, '*', '>' "
+                "and slashes."
+            )
+
+    def check_installed(self) -> None:
+        check_package("nats", "nats")
+
+    def reader(self) -> "JetStreamReader":
+        return JetStreamReader(self)
+
+
+def jetstream_source(stream: str, *, broker: str = "nats") -> JetStreamSource:
+    """An inbox's source: a stream of the NATS that `DJANGO_EVENTS["BROKERS"]` has under this name."""
+    return JetStreamSource(stream=stream, broker=broker)
+
+
+class JetStreamReader:
+    """One connection to a NATS, which reads. Its event loop runs while something is asked."""
+
+    def __init__(self, source: JetStreamSource) -> None:
+        self._source = source
+        self._options: Mapping[str, Any] = {}
+        self._seconds = SECONDS
+        self._connection: Any = None
+        self._context: Any = None
+        self._ahead: dict[int, InboxMessage | None] = {}  # what the last reading got behind a gap, by number
+        self._told: Exception | None = None  # what the server said beside its answers
+        self._loop = asyncio.new_event_loop()
+
+    def open(self) -> None:
+        try:
+            options = self._options = options_of(self._source.broker)
+        except NotReady as error:
+            raise SourceUnavailable(str(error)) from None
+        self._seconds = options.pop("timeout", SECONDS)
+        self._wait(self._connect(options))
+
+    def begin(self, start: str) -> Places:
+        self._ahead = {}
+        created, first, last = self._wait(self._about())
+        if start == "beginning":
+            return self._places(first - 1, created)
+        if start == "end":
+            return self._begun(last, created)
+        if not (start.isascii() and start.isdigit()):
+            raise SourceUnavailable(
+                f"{start!r} is no number of a message in a stream, expected 'beginning', 'end', or one like 1042."
+            )
+        if int(start) > last:
+            raise SourceUnavailable(
+                f"The inbox is to begin behind message {start}, and the stream {self._source.stream!r} ends at {last}. "
+                "To begin behind what it has now: manage.py events inbox restart NAME --from end"
+            )
+        return self._begun(int(start), created)
+
+    def _begun(self, number: int, created: str) -> Places:
+        message = self._wait(self._message(number, created)) if number else None
+        return self._places(number, created) if message is None else {self._source.stream: message.place}
+
+    def read(self, places: Places, most: int) -> Found:
+        if (place := places.get(self._source.stream)) is None:
+            raise SourceUnavailable(
+                f"The inbox has taken in messages of {', '.join(places)}, and is declared for {self._source.stream!r} "
+                f"now. {_ANEW}"
+            )
+        passed = place["number"]
+        created, first, last = self._wait(self._about())
+        if created != place["created"] or last < passed:
+            raise SourceUnavailable(
+                f"The stream {self._source.stream!r} was made at {created} and ends at {last}, and the inbox has taken "
+                f"in up to {passed} of one that was made at {place['created']}: it was deleted and made anew, or its "
+                f"server has lost messages. {_ANEW}"
+            )
+        begin = max(passed + 1, first)
+        numbers = range(begin, min(last, begin + most - 1) + 1)
+        found = self._read_ahead(numbers, created)
+        self._check(place, until=numbers[-1] if numbers else passed)
+        missing, last_of = begin - passed - 1, begin + len(found) - 1
+        while found and found[0] is None:  # messages that were deleted one by one
+            missing, found = missing + 1, found[1:]
+        messages = _until_missing(found)
+        self._ahead = {last_of - n: one for n, one in enumerate(reversed(found[len(messages) :]))}
+        gone = []
+        if missing:
+            following = messages[0].id if messages else f"behind {passed + missing}"
+            skipped = self._place(passed + missing, created)
+            gone = [GoneMessages(self._source.stream, missing, str(passed), following, skipped)]
+        return Found(messages, gone, last - passed - missing)
+
+    def _check(self, place: dict[str, Any], *, until: int) -> None:
+        """After a reading: what was read is behind that place, in the same stream; SourceUnavailable if not.
+
+        A server that doesn't know the last number that was asked for, `until`, knows nothing of what is missing: it may
+        have become the leader meanwhile.
+
+        When the stream has not the message of the place any more, its time can't be compared.
+        """
+        message = self._wait(self._message(place["number"], place["created"])) if place["number"] else None
+        stored = None if message is None else message.place["stored"]
+        if place["stored"] is not None and stored is not None and stored != place["stored"]:
+            raise SourceUnavailable(
+                f"Message {place['number']} of the stream {self._source.stream!r} was stored at {stored}, and the one "
+                f"of that number that the inbox has taken in at {place['stored']}: the server has lost messages, and "
+                f"given their numbers to others. {_ANEW}"
+            )
+        created, _, last = self._wait(self._about())
+        if created != place["created"] or last < place["number"]:
+            raise SourceUnavailable(f"The stream {self._source.stream!r} was made anew while it was read.")
+        if last < until:
+            raise SourceUnavailable(
+                f"The stream {self._source.stream!r} ended at {until} when its reading began, and ends at {last} now."
+            )
+
+    def wait(self, places: Places, seconds: float) -> None:
+        passed, deadline = places[self._source.stream]["number"], time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            _, _, last = self._wait(self._about())
+            if last > passed:
+                return
+            self._wait(asyncio.sleep(LOOKS))
+
+    def close(self) -> None:
+        if self._loop.is_closed():
+            return
+        with suppress(Exception):
+            if self._connection is not None:
+                self._loop.run_until_complete(asyncio.wait_for(self._connection.close(), 1.0))
+        with suppress(Exception):
+            self._loop.run_until_complete(_end_tasks())
+        self._loop.close()
+
+    async def _connect(self, options: Mapping[str, Any]) -> None:
+        import nats
+
+        async def keep(error: Exception) -> None:
+            """A right that is missing is said here alone: no answer comes."""
+            self._told = error
+
+        defaults = {"connect_timeout": self._seconds, "name": "django-events"}
+        options = {**defaults, **options, "allow_reconnect": False, "error_cb": keep}
+        try:
+            self._connection = await nats.connect(**options)
+        except (TypeError, ValueError, AttributeError) as error:  # before it connects
+            raise SourceUnavailable(f"NATS {self._source.broker!r}: {unmade(error, self._options)}.") from None
+        self._context = self._connection.jetstream(timeout=self._seconds)
+
+    async def _about(self) -> tuple[str, int, int]:
+        """When the stream was made, the number of its first message, and that of the last one it ever had."""
+        from nats.js.errors import NotFoundError
+
+        try:
+            info = await self._context.stream_info(self._source.stream)
+        except NotFoundError:
+            raise SourceUnavailable(f"NATS {self._source.broker!r} has no stream {self._source.stream!r}.") from None
+        first = info.state.first_seq if info.state.messages else info.state.last_seq + 1
+        return _written(info.created), first, info.state.last_seq
+
+    def _read_ahead(self, numbers: Sequence[int], created: str) -> list[InboxMessage | None]:
+        """As `_messages`, or what is there of them since the last reading: each gap is a reading of its own."""
+        known: list[InboxMessage | None] = []
+        while len(known) < len(numbers) and numbers[len(known)] in self._ahead:
+            known.append(self._ahead[numbers[len(known)]])
+        return known or self._messages(numbers, created)
+
+    def _messages(self, numbers: Sequence[int], created: str) -> list[InboxMessage | None]:
+        """The messages of these numbers, or the first of them if they are large; None for each that is not there."""
+        found: list[InboxMessage | None] = []
+        width = max(1, min(AT_ONCE, AT_ONCE_BYTES // self._connection.max_payload))
+        size = 0
+        while len(found) < len(numbers) and size < BATCH_BYTES:
+            some = self._wait(self._together(numbers[len(found) : len(found) + width], created))
+            size += sum(len(one.body or b"") for one in some if one is not None)
+            found += some
+        return found
+
+    async def _together(self, numbers: Sequence[int], created: str) -> list[InboxMessage | None]:
+        return list(await asyncio.gather(*(self._message(number, created) for number in numbers)))
+
+    async def _message(self, number: int, created: str) -> InboxMessage | None:
+        from nats.js.errors import NotFoundError
+
+        try:
+            found = await self._context.get_msg(self._source.stream, seq=number)
+        except NotFoundError:
+            return None
+        return InboxMessage(
+            id=str(number),
+            log=self._source.stream,
+            place=self._place(number, created, stored=_written(found.time) if found.time else None),
+            body=found.data or b"",
+            headers={_text(name).lower(): _text(value) for name, value in (found.headers or {}).items()},
+            subject=found.subject,
+            sent_at=found.time,
+        )
+
+    def _place(self, number: int, created: str, *, stored: str | None = None) -> dict[str, Any]:
+        return {"number": number, "created": created, "stored": stored}
+
+    def _places(self, number: int, created: str) -> Places:
+        return {self._source.stream: self._place(number, created)}
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run the loop until it is done; whatever fails is SourceUnavailable, without secrets."""
+        self._told = None
+        try:
+            return self._loop.run_until_complete(asyncio.wait_for(coroutine, 3 * self._seconds))
+        except SourceUnavailable:
+            raise
+        except Exception as error:
+            told = "" if self._told is None else f" The server said: {said(self._told, self._options)}"
+            raise SourceUnavailable(f"NATS {self._source.broker!r}: {said(error, self._options)}{told}") from None
+
+
+_ANEW = (
+    "To take in what it has now: manage.py events inbox restart NAME --from beginning, or --from the number of the "
+    "last message that is not to be taken in."
+)
+
+
+def _written(made: datetime | str) -> str:
+    """When a stream was made, the same whichever release of the client says it."""
+    moment = made if isinstance(made, datetime) else datetime.fromisoformat(made)
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def _text(header: Any) -> str:
+    """A name or a value as UTF-8. The client has what isn't ASCII as text of stray bytes, or as a header of mails."""
+    if isinstance(header, str) and header.isascii():
+        return header
+    parts = [(header, None)] if isinstance(header, str) else decode_header(header)
+    raw = (one.encode("utf-8", "surrogateescape") if isinstance(one, str) else one for one, _ in parts)
+    return b"".join(raw).decode("utf-8", "replace")
+
+
+def _until_missing(found: Sequence[InboxMessage | None]) -> list[InboxMessage]:
+    messages = []
+    for one in found:
+        if one is None:
+            break
+        messages.append(one)
+    return messages
+
+
+async def _end_tasks() -> None:
+    """End what the client has left running, so that the loop closes without a word."""
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,298 @@
+"""Relays to NATS JetStream: each event is in its stream exactly once.
+
+    relay(orders, to=jetstream("shop.orders", stream="ORDERS"), name="orders-to-nats")   # ORDERS-0, ORDERS-1 …
+
+Each message says which sequence number the stream's last message has, and the server refuses it if that is another one.
+So of two workers one is refused. Within a batch each message also names the one before it, so all that follow one that
+was refused are refused, too: by the number alone the third could fit a stream to which another worker has added two.
+What the stream has is in the header `ce-id` of its last message. The streams belong to the relay: each partition has
+one, or one relay with `partitioned=False` fills one, and no other program may publish to them.
+
+It needs nats-py: pip install 'django-events-pg[nats]'
+"""
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote
+
+from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
+from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
+from django_events.exceptions import MessageRefused, NotReady
+from django_events.received import ReceivedEvent
+
+SECONDS = 10.0  # for a connection and for the answers to a batch, where the settings don't say
+WRONG_LAST_MESSAGE, WRONG_LAST_SEQUENCE, TOO_LARGE = 10070, 10071, 10054  # the server's codes of errors
+NEWEST, NEWEST_TIME = "Relay-Newest", "Relay-Newest-Time"  # the newest event in front of a dead letter
+SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
+UNQUOTED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')  # as in HTTP
+
+T = TypeVar("T")
+
+
+class ServerSaid(Exception):
+    """The server's own words for why it takes no message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JetStream:
+    """Streams of a NATS JetStream as a relay's target: one for each partition, or one."""
+
+    subject: str | Callable[[ReceivedEvent], str]
+    stream: str
+    broker: str = "nats"
+
+    def problems(self) -> Iterator[str]:
+        if not callable(self.subject) and not (isinstance(self.subject, str) and SUBJECT.fullmatch(self.subject)):
+            yield f"jetstream has {self.subject!r}, expected a subject, like 'shop.orders', or a function of an event."
+        if not isinstance(self.stream, str) or not self.stream or set(self.stream) & set(" .*>/\\"):
+            yield f"jetstream has stream={self.stream!r}, expected a name without spaces, dots, '*', '>' and slashes."
+
+    def check_installed(self) -> None:
+        check_package("nats", "nats")
+
+    def route(self, event: ReceivedEvent, partition: int | None) -> Route:
+        subject = name_of(
+            self.subject, event, SUBJECT, "a subject: tokens without spaces, '*' and '>', with dots between them"
+        )
+        if partition is None:
+            return Route(subject, self.stream)
+        return Route(f"{subject}.{partition}", f"{self.stream}-{partition}")
+
+    def bridge(self) -> "JetStreamBridge":
+        return JetStreamBridge(self)
+
+
+def jetstream(subject: str | Callable[[ReceivedEvent], str], *, stream: str, broker: str = "nats") -> JetStream:
+    """A relay's target: streams of the NATS that `DJANGO_EVENTS["BROKERS"]` has under this name.
+
+    Each partition fills a stream of its own, like `ORDERS-3`, by the subject `shop.orders.3`. A relay with
+    `partitioned=False` fills `ORDERS` by `shop.orders`. The streams must be there, and belong to the relay alone.
+    """
+    return JetStream(subject=subject, stream=stream, broker=broker)
+
+
+class JetStreamBridge:
+    """One connection to a NATS, with an event loop in a thread of its own, so that pings are answered."""
+
+    largest = None  # the server says it, and what counts is what `send` writes
+
+    def __init__(self, target: JetStream) -> None:
+        self._target = target
+        self._options: Mapping[str, Any] = {}
+        self._seconds = SECONDS
+        self._connection: Any = None
+        self._context: Any = None
+        self._sequences: dict[str, int] = {}  # of the last message, by stream
+        self._newest: dict[str, tuple[int, str]] = {}  # the newest event and its time, by stream
+        self._inbox, self._asked = "", 0
+        self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}  # by the subject on which it is expected
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="django_events NATS", daemon=True)
+
+    def open(self) -> None:
+        try:
+            options = self._options = options_of(self._target.broker)
+        except NotReady as error:
+            raise TargetUnavailable(str(error)) from None
+        self._seconds = options.pop("timeout", SECONDS)
+        self._thread.start()
+        self._wait(self._connect(options))
+
+    def newest(self, log: str) -> Newest | None:
+        return self._wait(self._find_newest(log))
+
+    def send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
+        return self._wait(self._send(messages))
+
+    def close(self) -> None:
+        if not self._thread.is_alive():
+            if not self._loop.is_closed() and not self._loop.is_running():
+                self._loop.close()
+            return
+        with suppress(Exception):
+            asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop).result(1.0)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(1.0)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _connect(self, options: Mapping[str, Any]) -> None:
+        import nats
+        from nats.errors import NoServersError
+
+        refused: list[Exception] = []
+
+        async def note(error: Exception) -> None:
+            """Why no server could be connected to, which NoServersError leaves out."""
+            refused[:] = [error]
+
+        # A connection that is lost ends the bridge: what was under way is asked about by the next one. And the client
+        # would try servers that refuse it for two minutes: the relay's own pauses are for that.
+        defaults = {"connect_timeout": self._seconds, "name": "django-events"}
+        alone = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
+        try:
+            self._connection = await nats.connect(**{**defaults, **options, **alone, "error_cb": note})
+        except NoServersError as error:
+            raise TargetUnavailable(self._said(refused[0] if refused else error)) from None
+        except (TypeError, ValueError, AttributeError) as error:  # before it connects
+            raise TargetUnavailable(f"NATS {self._target.broker!r}: {unmade(error, self._options)}.") from None
+        self._context = self._connection.jetstream(timeout=self._seconds)
+        self._inbox = self._connection.new_inbox()
+        await self._connection.subscribe(f"{self._inbox}.*", cb=self._answered)
+
+    async def _find_newest(self, stream: str) -> Newest | None:
+        from nats.js.errors import NotFoundError
+
+        try:
+            state = (await self._context.stream_info(stream)).state
+        except NotFoundError:
+            raise TargetUnavailable(f"NATS {self._target.broker!r} has no stream {stream!r}: create it.") from None
+        self._sequences[stream] = state.last_seq
+        self._newest[stream] = 0, ""
+        if not state.messages:
+            return None
+        try:
+            last = await self._context.get_msg(stream, seq=state.last_seq)
+        except NotFoundError:  # it was deleted, or taken from a work queue
+            return None
+        headers = {name.lower(): unquote(text) for name, text in (last.headers or {}).items()}
+        address = headers.get("ce-id", "")
+        if not address:
+            raise TargetUnavailable(
+                f"The last message of the stream {stream!r}, {state.last_seq}, is not of a relay. Each relay needs "
+                "streams of its own, and no other program may publish to them."
+            )
+        topic, _, number = address.rpartition("/")
+        time = headers.get("ce-time", "")
+        if (newest := headers.get(NEWEST.lower())) is not None:
+            number, address, time = newest, f"{topic}/{newest}", headers.get(NEWEST_TIME.lower(), "")
+        self._newest[stream] = int(number), time
+        published_at = datetime.fromisoformat(time) if time else None
+        return Newest(int(number), address, published_at, headers.get("ce-relay", ""))
+
+    async def _send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
+        stream = messages[0].route.log
+        sent = 0
+        while sent < len(messages):
+            if stream not in self._sequences:
+                await self._find_newest(stream)
+            answers = await self._send_chain(stream, messages[sent:])
+            for answer in answers:
+                if isinstance(answer, MessageRefused):
+                    return [*[None] * sent, answer]
+                if isinstance(answer, BaseException):
+                    raise TargetUnavailable(self._said(answer), acknowledged=sent)
+                sent += 1
+                if answer.get("duplicate"):  # it is there, and what follows counts from another number
+                    break
+                message = messages[sent - 1]
+                self._sequences[stream] = answer["seq"]
+                if not message.redriven:
+                    sent_last = message.event_id, message.attributes.get("time", "")
+                    self._newest[stream] = max(self._newest.get(stream, (0, "")), sent_last)
+            else:
+                continue
+            self._sequences.pop(stream, None)
+        return [None] * len(messages)
+
+    async def _send_chain(self, stream: str, messages: Sequence[RelayMessage]) -> list[Any]:
+        """Publish each with the number of the one before it; the answers, up to the first that is an error."""
+        sequence, too_large = self._sequences[stream], None
+        futures: list[asyncio.Future[dict[str, Any]]] = []
+        before: RelayMessage | None = None
+        for message in messages:
+            headers = self._headers(message, stream, sequence, before)
+            size = len(message.body or b"null") + sum(len(f"{name}: {text}\r\n") for name, text in headers.items()) + 14
+            if size > self._connection.max_payload:
+                too_large = MessageRefused(
+                    f"It has {size} bytes with its headers, and the server takes {self._connection.max_payload}."
+                )
+                break
+            body = b"null" if message.body is None else message.body
+            self._asked += 1
+            answer = self._answers[f"{self._inbox}.{self._asked}"] = self._loop.create_future()
+            futures.append(answer)
+            await self._connection.publish(
+                message.route.to, body, reply=f"{self._inbox}.{self._asked}", headers=headers
+            )
+            sequence, before = sequence + 1, message
+        if futures:
+            await asyncio.wait(futures, timeout=self._seconds)
+            self._answers.clear()
+        answers: list[Any] = []
+        for future in futures:
+            if not future.done():
+                return [*answers, TimeoutError(f"no answer within {self._seconds:g} s")]
+            answer = self._judged(future.result(), stream)
+            answers.append(answer)
+            if not isinstance(answer, dict) or answer.get("duplicate"):
+                return answers
+        return answers if too_large is None else [*answers, too_large]
+
+    def _judged(self, answer: dict[str, Any], stream: str) -> Any:
+        """An acknowledgement, or the error that the server answered."""
+        error = answer.get("error")
+        if error is None:
+            return answer
+        words, code = error.get("description", ""), error.get("err_code")
+        if code in (WRONG_LAST_SEQUENCE, WRONG_LAST_MESSAGE):
+            self._sequences.pop(stream, None)
+            raise Overtaken
+        if code == TOO_LARGE:
+            return MessageRefused(f"The stream {stream!r} refuses it: {words}.")
+        return ServerSaid(f"{words} ({code or error.get('code')})")
+
+    async def _answered(self, message: Any) -> None:
+        """What the server says to a message. The client's own way to wait for many never ends where it is an error."""
+        future = self._answers.get(message.subject)
+        if future is None or future.done():
+            return
+        if (message.headers or {}).get("Status") == "503":
+            future.set_result({"error": {"description": "no stream takes its subject", "code": 503}})
+        else:
+            future.set_result(json.loads(message.data))
+
+    def _headers(
+        self, message: RelayMessage, stream: str, sequence: int, before: RelayMessage | None
+    ) -> dict[str, str]:
+        attributes = {f"ce-{name}": quote(text, safe=UNQUOTED) for name, text in message.attributes.items()}
+        redriven = {}
+        if message.redriven:
+            newest, time = self._newest.get(stream, (0, ""))
+            redriven = {NEWEST: str(newest), NEWEST_TIME: time} if time else {NEWEST: str(newest)}
+        # Of the first of a batch only the number: a server that was restarted may not know the id of its last message.
+        chained = {} if before is None else {"Nats-Expected-Last-Msg-Id": before.address}
+        return {
+            **attributes,
+            **message.headers,
+            **redriven,
+            **chained,
+            "Nats-Msg-Id": message.address,
+            "Nats-Expected-Stream": stream,
+            "Nats-Expected-Last-Sequence": str(sequence),
+        }
+
+    async def _disconnect(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run in the loop's thread; whatever fails is TargetUnavailable, without secrets."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(3 * self._seconds)
+        except (TargetUnavailable, Overtaken):
+            raise
+        except Exception as error:
+            future.cancel()
+            raise TargetUnavailable(self._said(error)) from None
+
+    def _said(self, error: BaseException) -> str:
+        return f"NATS {self._target.broker!r}: {said(error, self._options)}"

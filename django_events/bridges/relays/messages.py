@@ -1,0 +1,95 @@
+"""What a relay sends of an event: a CloudEvent, or its value.
+
+message = message_of(event, relay, route)
+
+All forms carry the event's address, source and time and the relay's name as attributes: by them a reader finds
+doubles, and a relay finds out what a target has, and whether another one fills it.
+"""
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+from django_events.bridges.relays.targets import RelayMessage, Route
+from django_events.contracts import cloudevents
+from django_events.event_columns import EVENT
+from django_events.exceptions import UnreadableEvent
+from django_events.masking import hides
+from django_events.received import ReceivedEvent
+
+if TYPE_CHECKING:
+    from django_events.declarations import DeclaredRelay
+
+ALWAYS = ("id", "source", "time")  # attributes of each message, whatever its form
+VALUE, BODY = EVENT.index("value"), EVENT.index("body")
+
+
+def message_of(
+    event: ReceivedEvent, relay: "DeclaredRelay", route: Route, *, redriven: bool = False
+) -> RelayMessage | None:
+    """An event as the relay sends it; None if its `transform` leaves it out. It raises what `transform` raises."""
+    body: bytes | None = None
+    content: bytes | None
+    if relay.transform is not None and not event.erased:
+        sent = relay.transform(event)
+        if sent is None:
+            return None
+        body = sent if isinstance(sent, bytes) else None
+        event = _with_value(event, sent)
+    try:
+        media_type, written = _payload(event, body)
+        structured = _structured(event, written, body) if relay.form == "cloudevent" else None
+    except (ValueError, RecursionError) as error:  # a surrogate, or lists in lists in lists
+        raise UnreadableEvent(f"It can't be written as JSON: {type(error).__name__}: {error}") from error
+    named, trace = cloudevents.attributes(event), cloudevents.trace(event)
+    null = event.body is None and _is_null(event.columns[VALUE])
+    if structured is not None:
+        media_type, content = cloudevents.MEDIA_TYPE, structured
+    else:
+        content = None if null else written
+    headers = {"content-type": media_type, **trace}
+    if relay.form != "cloudevent_binary":
+        named = {name: named[name] for name in ALWAYS}
+    named["relay"] = relay.name
+    return RelayMessage(event.id, event.address, route, event.key, named, headers, content, redriven)
+
+
+def _is_null(stored: Any) -> bool:
+    """Whether a value is null, of an event that has no body: also one that was erased. It need not be decoded."""
+    return stored is None or (isinstance(stored, str) and stored == "null")
+
+
+def _payload(event: ReceivedEvent, returned: bytes | None) -> tuple[str, bytes]:
+    """The payload with its media type. A value is sent as it is stored: decoding it would round its numbers.
+
+    Bytes that `transform` returned are the site's own: fields are masked in what is JSON.
+    """
+    if returned is not None:
+        return "application/octet-stream", returned
+    stored = event.columns[VALUE]
+    if isinstance(stored, str) and event.body is None and not hides():
+        return "application/json", stored.encode()
+    return cloudevents.payload(event)
+
+
+def _structured(event: ReceivedEvent, written: bytes, returned: bytes | None) -> bytes:
+    if returned is not None:
+        data = {"data_base64": b64encode(returned).decode()}
+    elif event.erased or event.body is not None:
+        data = cloudevents.data(event)
+    else:
+        around = cloudevents.encoded({**cloudevents.attributes(event), **cloudevents.trace(event)})
+        return around.removesuffix(b"}") + b',"data":' + written + b"}"
+    return cloudevents.encoded({**cloudevents.attributes(event), **cloudevents.trace(event), **data})
+
+
+def _with_value(event: ReceivedEvent, value: Any) -> ReceivedEvent:
+    """The same event with what `transform` made of it."""
+    columns = list(event.columns)
+    if isinstance(value, bytes):
+        columns[VALUE], columns[BODY] = None, value
+    else:
+        try:
+            columns[VALUE], columns[BODY] = cloudevents.encoded(value).decode(), None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UnreadableEvent(f"What transform returned is no JSON: {type(error).__name__}: {error}") from error
+    return type(event)(event.topic, columns, consumer=event.consumer, attempt=event.attempt, database=event.database)

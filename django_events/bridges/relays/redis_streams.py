@@ -1,0 +1,215 @@
+"""Relays to Redis streams: each event is in its stream exactly once.
+
+    relay(orders, to=redis_stream("shop.orders"), name="orders-to-redis")   # shop.orders:0, shop.orders:1 …
+
+An entry's id is `1042-0`, the event's id in its topic. Redis refuses an id that isn't above the last one of a stream.
+So a worker that was frozen or whose answer was lost can't add an event a second time. Ids grow within a partition; so
+each partition has a stream, or one relay with `partitioned=False` fills one. A batch is a transaction of Redis: all of
+it is added, or nothing, so no event is left out in front of one that was added.
+
+It needs redis: pip install 'django-events-pg[redis]'
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
+from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
+from django_events.exceptions import NotReady
+from django_events.received import ReceivedEvent
+
+SECONDS = 10.0  # for a connection and for an answer, where the settings don't say
+NOT_ABOVE = "equal or smaller than the target stream top item"
+NO_STREAM = "no such key"
+NAME = re.compile(r".+", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisStream:
+    """Streams of a Redis as a relay's target: one for each partition, or one."""
+
+    stream: str | Callable[[ReceivedEvent], str]
+    broker: str = "redis"
+    maxlen: int | None = None
+
+    def problems(self) -> Iterator[str]:
+        if not callable(self.stream) and (not isinstance(self.stream, str) or not self.stream):
+            yield f"redis_stream has {self.stream!r}, expected the name of a stream, or a function of an event."
+        if self.maxlen is not None and (not isinstance(self.maxlen, int) or self.maxlen < 1):
+            yield f"redis_stream has maxlen={self.maxlen!r}, expected a whole number from 1, or None."
+
+    def check_installed(self) -> None:
+        check_package("redis", "redis")
+
+    def route(self, event: ReceivedEvent, partition: int | None) -> Route:
+        name = name_of(self.stream, event, NAME, "the name of a stream: a text that is not empty")
+        stream = name if partition is None else f"{name}:{partition}"
+        return Route(stream, stream)
+
+    def bridge(self) -> "RedisBridge":
+        return RedisBridge(self)
+
+
+def redis_stream(
+    stream: str | Callable[[ReceivedEvent], str], *, broker: str = "redis", maxlen: int | None = None
+) -> RedisStream:
+    """A relay's target: streams of the Redis that `DJANGO_EVENTS["BROKERS"]` has under this name.
+
+    Each partition fills a stream of its own, like `shop.orders:3`. A relay with `partitioned=False` fills
+    `shop.orders` alone. `maxlen` is how many entries a stream keeps, about.
+    """
+    return RedisStream(stream=stream, broker=broker, maxlen=maxlen)
+
+
+class RedisBridge:
+    """One connection to a Redis."""
+
+    largest = None
+
+    def __init__(self, target: RedisStream) -> None:
+        self._target = target
+        self._options: Mapping[str, Any] = {}
+        self._client: Any = None
+        self._was_connected = False
+
+    def open(self) -> None:
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        try:
+            self._options = options_of(self._target.broker)
+        except NotReady as error:
+            raise TargetUnavailable(str(error)) from None
+        # Redis' own retries would send a batch again without asking what is there.
+        defaults = {"socket_timeout": SECONDS, "socket_connect_timeout": SECONDS, "retry": Retry(NoBackoff(), 0)}
+        defaults["redis_connect_func"] = self._connected
+        options = {**defaults, **self._options, "decode_responses": False}
+        url = options.pop("url", None)
+        try:
+            self._client = redis.Redis(**options) if url is None else redis.Redis.from_url(url, **options)
+        except Exception as error:
+            raise TargetUnavailable(f"Redis {self._target.broker!r}: {unmade(error, self._options)}.") from None
+        try:
+            self._client.ping()
+        except Exception as error:
+            raise self._unavailable(error) from None
+
+    def _connected(self, connection: Any) -> None:
+        """Let the client make one connection.
+
+        It would replace one that ended without a word, by one to a server that may have lost entries in a failover.
+        Only `newest` finds that out, and it is asked of a new bridge.
+        """
+        import redis
+
+        if self._was_connected:
+            raise redis.ConnectionError("the connection had ended")
+        self._was_connected = True
+        connection.on_connect()
+
+    def newest(self, log: str) -> Newest | None:
+        from redis.exceptions import ResponseError
+
+        try:
+            last_id = self._client.xinfo_stream(log)["last-generated-id"].decode()
+            entries = self._client.xrevrange(log, count=1)
+        except ResponseError as error:
+            if NO_STREAM in str(error).lower():
+                return Newest(0)
+            raise self._unavailable(error) from None
+        except Exception as error:
+            raise self._unavailable(error) from None
+        event_id, _, again = last_id.partition("-")
+        if last_id == "0-0":
+            return Newest(0)
+        if not entries or entries[0][0].decode() != last_id:  # trimmed or deleted: Redis remembers the id alone
+            return Newest(int(event_id))
+        fields = _texts(entries[0][1])
+        address = fields.get("ce_id", "")
+        if not address:
+            raise TargetUnavailable(
+                f"The newest entry of the stream {log!r}, {last_id}, is not of a relay. Each relay needs streams of "
+                "its own, and no other program may add to them."
+            )
+        relay = fields.get("ce_relay", "")
+        if again != "0":  # a dead letter behind the event that has this id
+            address, fields = f"{address.rpartition('/')[0]}/{event_id}", self._entry(log, f"{event_id}-0")
+        published_at = datetime.fromisoformat(fields["ce_time"]) if "ce_time" in fields else None
+        return Newest(int(event_id), address, published_at, relay)
+
+    def send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
+        from redis.exceptions import ResponseError
+
+        trim = {} if self._target.maxlen is None else {"maxlen": self._target.maxlen, "approximate": True}
+        try:
+            with self._client.pipeline(transaction=True) as batch:
+                for one, entry_id in zip(messages, self._ids(messages), strict=True):
+                    batch.xadd(one.route.to, _fields(one), id=entry_id, **trim)
+                answers = batch.execute(raise_on_error=False)
+        except Exception as error:
+            raise self._unavailable(error) from None
+        errors = [answer for answer in answers if isinstance(answer, Exception)]
+        if any(isinstance(error, ResponseError) and NOT_ABOVE in str(error) for error in errors):
+            raise Overtaken
+        if errors:
+            raise self._unavailable(errors[0])
+        return [None] * len(messages)
+
+    def close(self) -> None:
+        if self._client is not None:
+            with suppress(Exception):
+                self._client.close()
+
+    def _ids(self, messages: Sequence[RelayMessage]) -> Iterator[str]:
+        """The ids of their entries. Dead letters come behind what is there, which is asked each time."""
+        last: dict[str, tuple[int, int]] = {}
+        for message in messages:
+            if not message.redriven:
+                yield f"{message.event_id}-0"
+                continue
+            stream = message.route.to
+            event_id, again = last[stream] if stream in last else self._last_id(stream)
+            last[stream] = event_id, again + 1
+            yield f"{event_id}-{again + 1}"
+
+    def _last_id(self, stream: str) -> tuple[int, int]:
+        """Both parts of the last id of a stream. Without a stream, a dead letter is in front of all events: `0-1`."""
+        from redis.exceptions import ResponseError
+
+        try:
+            last = self._client.xinfo_stream(stream)["last-generated-id"].decode()
+        except ResponseError as error:
+            if NO_STREAM in str(error).lower():
+                return 0, 0
+            raise
+        event_id, _, again = last.partition("-")
+        return int(event_id), int(again)
+
+    def _entry(self, stream: str, entry_id: str) -> dict[str, str]:
+        """What the entry with this id has; nothing if it is trimmed."""
+        try:
+            entries = self._client.xrange(stream, entry_id, entry_id)
+        except Exception as error:
+            raise self._unavailable(error) from None
+        return _texts(entries[0][1]) if entries else {}
+
+    def _unavailable(self, error: BaseException) -> TargetUnavailable:
+        if isinstance(error, TargetUnavailable):
+            return error
+        return TargetUnavailable(f"Redis {self._target.broker!r}: {said(error, self._options)}")
+
+
+def _fields(message: RelayMessage) -> dict[str, str | bytes]:
+    attributes: dict[str, str | bytes] = {f"ce_{name}": text for name, text in message.attributes.items()}
+    headers: dict[str, str | bytes] = {name.replace("-", "_"): text for name, text in message.headers.items()}
+    key: dict[str, str | bytes] = {} if message.key is None else {"key": message.key}
+    return {**attributes, **headers, **key, "data": b"null" if message.body is None else message.body}
+
+
+def _texts(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in fields.items()}

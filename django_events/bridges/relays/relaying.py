@@ -1,0 +1,290 @@
+"""The handler of a relay: it sends a batch of events by a bridge, and comes back when all of it is acknowledged.
+
+Before anything is sent, all messages of the batch are made. So an event whose `transform` raises, or that is too large,
+stops the batch in front of it: those before it are sent, and those behind it wait until it is settled.
+
+What the target has already is not sent again, where the target knows it: after an answer that was lost, a worker that
+was killed or frozen, and a rewind.
+"""
+
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from django_events.bridges.relays.messages import message_of
+from django_events.bridges.relays.outages import Outage
+from django_events.bridges.relays.targets import Bridge, Newest, Overtaken, RelayMessage, TargetUnavailable
+from django_events.consuming.handlers import FailedAt
+from django_events.declarations import DeclaredRelay
+from django_events.exceptions import MessageRefused
+from django_events.models import Event, Topic
+from django_events.received import ReceivedEvent
+
+MOST_ROUNDS = 5  # of finding out what the target has, for one batch
+IDLE_ENDS = 1.0  # seconds: an error that comes so soon may say no more than that an idle connection was ended
+MOST_LOGS = 10_000  # of a target, whose newest events one thread remembers
+MOST_AHEAD = 100_000  # addresses that are remembered as acknowledged, behind one that is not
+
+
+class Opened:
+    """A bridge that is open, and what its thread knows of the target."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self.bridge = bridge
+        self.newest: dict[str, int] = {}  # by log of the target; 0 where it has nothing, or can't tell
+        self.used = False  # whether a batch was sent by it
+
+
+class _Stuck(Exception):
+    """The target could not be reached any more when it had acknowledged what is before a message."""
+
+    def __init__(self, message: RelayMessage, error: TargetUnavailable) -> None:
+        super().__init__(message, error)
+        self.message = message
+        self.error = error
+
+
+class Batch(NamedTuple):
+    """The messages of some events, up to one that can't be sent, if there is one."""
+
+    messages: list[RelayMessage]
+    failed: FailedAt | None
+
+
+class Relaying:
+    """What a worker calls with the events of one partition. Each of its threads has a bridge of its own."""
+
+    def __init__(self, relay: DeclaredRelay) -> None:
+        self._relay = relay
+        self._outages: dict[int | None, Outage] = {}  # by partition
+        self._using = ""
+        self._opened: dict[int, Opened] = {}  # by thread
+        self._acknowledged: dict[str, int] = {}  # the newest event that a log of the target has taken
+        self._ahead: dict[str, None] = {}  # addresses that are acknowledged, behind one that is not; oldest first
+
+    def __call__(self, events: Sequence[ReceivedEvent]) -> None:
+        self._relay_all(events, redriven=False)
+
+    def redriven(self, events: Sequence[ReceivedEvent]) -> None:
+        """Send dead letters: the target has events of higher ids already, and they come behind those."""
+        self._relay_all(events, redriven=True)
+
+    def close(self) -> None:
+        """Close the bridges of all threads."""
+        while self._opened:
+            _, opened = self._opened.popitem()
+            opened.bridge.close()
+
+    def _relay_all(self, events: Sequence[ReceivedEvent], *, redriven: bool) -> None:
+        self._using = events[0].database
+        partition = events[0].partition if self._relay.partitioned else None
+        outage = self._outages.setdefault(partition, Outage(self._relay, partition))
+        try:
+            batch, refused = self._attempt(events, redriven=redriven)
+        except _Stuck as stuck:
+            self._drop()
+            at = _index_of(events, stuck.message.event_id)
+            raise FailedAt(at, outage.note(stuck.error, events[at].address)) from None
+        except TargetUnavailable as error:
+            self._drop()
+            raise FailedAt(0, outage.note(error, events[0].address)) from None
+        except Exception as error:  # of a bridge: whatever it is, no event is to blame
+            self._drop()
+            said = TargetUnavailable(f"{type(error).__name__} in the bridge, {_place_of(error)}")
+            raise FailedAt(0, outage.note(said, events[0].address)) from None
+        first = None if not batch.messages else batch.messages[0]
+        if first is not None and (refused is None or refused[0] is not first):
+            outage.over()
+        if refused is not None:
+            raise FailedAt(_index_of(events, refused[0].event_id), refused[1])
+        if batch.failed is not None:
+            raise batch.failed
+
+    def _attempt(
+        self, events: Sequence[ReceivedEvent], *, redriven: bool
+    ) -> tuple[Batch, tuple[RelayMessage, Exception] | None]:
+        """Send what can be sent of these, by a new connection if the one that was there has ended since."""
+        opened, began = self._open(), time.monotonic()
+        batch = self._batch(events, opened.bridge.largest, redriven=redriven)
+        if not opened.used:
+            return batch, self._send_all(opened, batch.messages)
+        try:
+            return batch, self._send_all(opened, batch.messages)
+        except TargetUnavailable as error:
+            if time.monotonic() - began > IDLE_ENDS or error.asked_for is not None:
+                raise
+            if not all(one.route.log for one in batch.messages):  # it can't tell what of this has arrived
+                raise
+        self._drop()
+        return batch, self._send_all(self._open(), batch.messages)
+
+    def _batch(self, events: Sequence[ReceivedEvent], largest: int | None, *, redriven: bool) -> Batch:
+        """Make the messages, up to the first event that can't be one."""
+        messages: list[RelayMessage] = []
+        for index, event in enumerate(events):
+            try:
+                route = self._target.route(event, event.partition if self._relay.partitioned else None)
+                message = message_of(event, self._relay, route, redriven=redriven)
+            except Exception as error:
+                return Batch(messages, FailedAt(index, error))
+            if message is None:
+                continue
+            if largest is not None and message.size > largest:
+                said = f"It has {message.size} bytes with its headers, and the target takes {largest}."
+                return Batch(messages, FailedAt(index, MessageRefused(said)))
+            messages.append(message)
+        return Batch(messages, None)
+
+    def _send_all(self, opened: Opened, messages: list[RelayMessage]) -> tuple[RelayMessage, Exception] | None:
+        """Send what the target has not; returns the first message that it refuses for itself, if there is one."""
+        for _ in range(MOST_ROUNDS):
+            left = [one for one in messages if self._is_missing(opened, one)]
+            if not left:
+                self._forget(messages)
+                return None
+            try:
+                answers = opened.bridge.send(left)
+            except TargetUnavailable as error:
+                for message in left[: error.acknowledged]:
+                    self._note_taken(opened, message)
+                self._remember(error.ahead)
+                if 0 < error.acknowledged < len(left):
+                    raise _Stuck(left[error.acknowledged], error) from None
+                raise
+            except Overtaken:
+                for log in {one.route.log for one in left}:
+                    opened.newest.pop(log, None)
+                continue
+            return self._answered(opened, left, answers)
+        raise TargetUnavailable("others write there at the same time: what the target has changed five times meanwhile")
+
+    def _answered(
+        self, opened: Opened, messages: list[RelayMessage], answers: Sequence[Exception | None]
+    ) -> tuple[RelayMessage, Exception] | None:
+        opened.used = True
+        refused: tuple[RelayMessage, Exception] | None = None
+        for message, error in zip(messages, answers, strict=False):
+            if error is None:
+                self._note_taken(opened, message)
+                if refused is not None:
+                    self._remember([message.address])
+            elif refused is None:
+                refused = message, error
+        if refused is None:
+            if len(answers) < len(messages):
+                raise TargetUnavailable("the bridge left messages unanswered")
+            self._forget(messages)
+        return refused
+
+    def _note_taken(self, opened: Opened, message: RelayMessage) -> None:
+        """Remember what a log of the target has acknowledged, also to notice later that it has lost it."""
+        log = message.route.log
+        if log and not message.redriven:  # a dead letter says nothing of what is in front of it
+            opened.newest[log] = max(opened.newest.get(log, 0), message.event_id)
+            self._acknowledged[log] = opened.newest[log]
+
+    def _remember(self, addresses: Iterable[str]) -> None:
+        for address in addresses:
+            self._ahead[address] = None
+        while len(self._ahead) > MOST_AHEAD:
+            self._ahead.pop(next(iter(self._ahead)), None)
+
+    def _forget(self, messages: Iterable[RelayMessage]) -> None:
+        for message in messages:
+            self._ahead.pop(message.address, None)
+
+    def _is_missing(self, opened: Opened, message: RelayMessage) -> bool:
+        """Whether a message is to be sent: it isn't there, as far as the target knows."""
+        if message.address in self._ahead and not message.redriven:
+            return False
+        log = message.route.log
+        if not log or message.redriven:
+            return True
+        if log not in opened.newest:
+            if len(opened.newest) >= MOST_LOGS:
+                opened.newest.clear()
+            opened.newest[log] = self._newest(opened.bridge, message)
+        return message.event_id > opened.newest[log]
+
+    def _newest(self, bridge: Bridge, message: RelayMessage) -> int:
+        """The newest event that the target has; TargetUnavailable if it is of another past than the topic's log.
+
+        Also if it lost what it had acknowledged to this process, and this message would come in front of that.
+        """
+        log = message.route.log
+        found = bridge.newest(log)
+        if found is None:
+            return 0
+        self._refuse_stranger(found, log)
+        acknowledged = self._acknowledged.get(log, 0)
+        if found.event_id < acknowledged < message.event_id:
+            topic = self._relay.topics[0]
+            raise TargetUnavailable(
+                f"{log!r} has lost what it had acknowledged: its newest event was {topic}/{acknowledged}, and is "
+                f"{found.event_id} now. Rewind to event {found.event_id + 1}: only what is lost is sent again. To "
+                "leave that out, restart the workers."
+            )
+        return found.event_id
+
+    def _refuse_stranger(self, found: Newest, log: str) -> None:
+        topic, using = self._relay.topics[0], self._using
+        if found.address and found.address.rpartition("/")[0] != topic:
+            raise TargetUnavailable(
+                f"{log!r} has {found.address} as its newest message, which is not of topic {topic!r}. Each relay needs "
+                "a target of its own."
+            )
+        if found.relay and found.relay != self._relay.name:
+            raise TargetUnavailable(
+                f"{log!r} is filled by the relay {found.relay!r}, and {self._relay.name!r} would take for sent what "
+                "that one left out. Each relay needs a target of its own, and one that is renamed, too."
+            )
+        last_id, published_at = _logged(using, topic, found.event_id)
+        if found.event_id > last_id:
+            raise TargetUnavailable(
+                f"{log!r} has event {topic}/{found.event_id}, and the log of {using!r} ends at {last_id}. Another "
+                "database's relay fills it, or this one was restored: send to a new target."
+            )
+        if published_at is not None and found.published_at is not None and published_at != found.published_at:
+            raise TargetUnavailable(
+                f"{log!r} has another event {topic}/{found.event_id} than the log of {using!r}: it was published at "
+                f"{found.published_at}, and this one at {published_at}. Another database's relay fills it, or this one "
+                "was restored: send to a new target."
+            )
+
+    @property
+    def _target(self) -> Any:
+        return self._relay.to
+
+    def _open(self) -> Opened:
+        thread = threading.get_ident()
+        if (found := self._opened.get(thread)) is None:
+            found = self._opened[thread] = Opened(self._target.bridge())
+            found.bridge.open()
+        return found
+
+    def _drop(self) -> None:
+        """Close this thread's bridge: the next attempt opens another one."""
+        if (found := self._opened.pop(threading.get_ident(), None)) is not None:
+            found.bridge.close()
+
+
+def _logged(using: str, topic: str, event_id: int) -> tuple[int, datetime | None]:
+    """The last id of a topic's log, and when an event of it was published, if it is still there."""
+    topic_id = Topic.objects.using(using).values_list("id", flat=True).get(name=topic)
+    events = Event.objects.using(using).filter(topic_id=topic_id)
+    last: int = events.order_by("-id").values_list("id", flat=True).first() or 0
+    return last, events.filter(id=event_id).values_list("published_at", flat=True).first()
+
+
+def _index_of(events: Iterable[ReceivedEvent], event_id: int) -> int:
+    return next(index for index, event in enumerate(events) if event.id == event_id)
+
+
+def _place_of(error: BaseException) -> str:
+    """Where it was raised. What it says is left out: only a bridge of this package knows what in it is secret."""
+    raised = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(raised.filename).name}:{raised.lineno}"

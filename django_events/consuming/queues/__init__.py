@@ -1,0 +1,1 @@
+"""Queues: deliveries are made from the log, claimed by any number of workers, and settled one by one."""

@@ -1,0 +1,1 @@
+"""Streams: a worker leases a partition, reads it in order, and moves its position."""

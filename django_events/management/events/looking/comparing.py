@@ -1,0 +1,51 @@
+"""`manage.py events verify --against PATH`: prove that the log and what was exported of it agree."""
+
+import sys
+from dataclasses import replace
+
+from django_events.management.events.looking.offenders import told_of
+from django_events.management.reporting import Report, now_and_then, table
+from django_events.management.spark import dsn_of, explained, local
+from django_events.phrases import count, duration
+from django_events.workers.loop import Exit
+
+
+def compared(
+    using: str, *, topic: str | None, last: int | None, against: str, catalog: str | None, verbosity: int
+) -> Report:
+    with explained("lake"):
+        from django_events.exporting.comparing import Comparison, compare
+
+        wanted = Comparison(
+            dsn=dsn_of(using), topics=(topic,) if topic else (), path=against, catalog=catalog, last=last
+        )
+        if catalog is None:
+            wanted = replace(wanted, path=local(against, option="--against", master=None, remote=None))
+        progress = now_and_then(_compared) if sys.stderr.isatty() or verbosity > 1 else _silent
+        found = compare(wanted, progress)
+    events = sum(one.events for one in found.topics)
+    data = {
+        "database": using,
+        "against": against,
+        "proved": not found.offenders,
+        "findings": [one.flat() for one in found.offenders],
+        "more": found.offenders.more,
+        "topics": [one._asdict() for one in found.topics],
+        "events": events,
+        "seconds": found.took,
+        "notes": found.notes,
+    }
+    columns = ["topic", "from", "to", "events", "expired", "compacted", "erased", "not exported"]
+    walked = f"{count(events, 'event')} compared in {duration(found.took)}."
+    proved = "" if found.offenders else f"Proved: {against} and the log have the same events, each once. "
+    parts = [told_of(found.offenders), table(columns, found.topics), *found.notes, f"{proved}{walked}"]
+    code = Exit.FAILED if found.offenders else Exit.DONE
+    return Report(data, "\n\n".join(part for part in parts if part), code=code)
+
+
+def _silent(topic: str, events: int) -> None:
+    """No progress is shown."""
+
+
+def _compared(topic: str, events: int) -> str:
+    return f"{topic}: {count(events, 'event')} compared …"

@@ -1,0 +1,66 @@
+"""Spark's tasks write the files of an attempt themselves: they read, encode and write, and the JVM sees no event.
+
+    rows = write(spark, disk, RangeFiles.of(export, "orders"), ranges, place)
+
+A task may run twice at once, or wake up when another one has done its work. So each try of a task writes into a folder
+of its own, beside the attempt, and only what Spark has told the driver of is moved into the attempt. Where the folder
+of all tries is gone, none is made: what wakes up late fails.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from django_events.exceptions import NotReady
+from django_events.exporting.paths import split
+from django_events.exporting.range_files import RangeFiles
+from django_events.exporting.storage import SharedDisk, not_there
+from django_events.reading.ranges import Range
+from django_events.spark.errors import kind, told
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+OF_TRIES = ".tasks"  # behind the name of an attempt, so that the next run clears it like one
+ANSWER = "rows long, files array<string>"
+
+
+def write(spark: "SparkSession", disk: SharedDisk, made: RangeFiles, ranges: Sequence[Range], place: str) -> int:
+    """Write a range in each task, and gather the files in a place that is not there yet; returns how many events."""
+    beside = f"{place}{OF_TRIES}"
+    made = replace(made, columns=made.columns.elsewhere())
+    disk.make(beside)
+
+    def work(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                rows, files = write_one(made, ranges[task], split(beside)[2], task)
+                answer = [pa.array([rows], pa.int64()), pa.array([files], pa.list_(pa.string()))]
+                yield pa.RecordBatch.from_arrays(answer, ["rows", "files"])
+
+    try:
+        answers = spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(work, ANSWER).collect()
+    except Exception as error:
+        if kind(error) == NotReady.__name__:
+            raise NotReady(told(error)) from error
+        raise
+    disk.gather([file for answer in answers for file in answer.files], beside, place)
+    disk.remove(beside)
+    return sum(answer.rows for answer in answers)
+
+
+def write_one(made: RangeFiles, one: Range, beside: str, task: int) -> tuple[int, list[str]]:
+    """A try of a task; returns how many events it wrote, and its files by their names below the folder of all."""
+    mine = Path(beside, f"{task:05d}-{uuid4()}")
+    try:
+        mine.mkdir()
+    except FileNotFoundError:
+        raise not_there(beside) from None
+    with made.dsn.connected() as connection:
+        rows = made.write(connection, one, str(mine), task=task)
+    return rows, [str(file.relative_to(beside)) for file in sorted(mine.rglob("part-*")) if file.is_file()]
