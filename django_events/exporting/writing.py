@@ -10,7 +10,7 @@ DuckDB and Spark read several at a time, and `offset` rises in each file, so its
 import base64
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -284,14 +284,18 @@ class JsonOutput:
         for batch in table.to_batches(max_chunksize=1_000):
             columns = [_said(batch.column(name)) for name in self._names]
             rows = (dict(zip(self._names, row, strict=True)) for row in zip(*columns, strict=True))
-            lines = (json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows)
-            self._file.write("".join(f"{line}\n" for line in lines).encode())
+            self._file.writelines(line_of(row) for row in rows)
 
     def size(self) -> int:
         return self._file.tell()
 
     def close(self) -> None:
         self._file.close()
+
+
+def line_of(row: Mapping[str, Any]) -> bytes:
+    """An event as a line of JSON."""
+    return f"{json.dumps(row, ensure_ascii=False, separators=(',', ':'))}\n".encode()
 
 
 def _said(column: pa.Array) -> list[Any]:

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError
 
 from django_events import Draft
 from django_events.management.spark import LOCKED
-from tests.faults.test_exports import HOW, started
-from tests.spark.rivals import end_locks, held
 from tests.spark.test_batch import publish, stored
+from tests.support.disturbing import HOW, disturb, rounds, started, tried, wake
 from tests.support.processes import wait_until
 from tests.support.tables import read_back, run
 
@@ -25,7 +23,7 @@ FORMATS = pytest.mark.parametrize("format", ["delta", "iceberg"])
 
 @FORMATS
 @pytest.mark.requirement("X15")
-@pytest.mark.parametrize("round", [pytest.param(n, marks=pytest.mark.slow) if n < len(HOW) else n for n in range(30)])
+@rounds(30)
 def test_each_event_is_in_the_table_once(log: Callable[..., Any], tmp_path: Path, format: str, round: int) -> None:
     topic = log(*(Draft(value={"n": n}, type=f"t{n % 5}") for n in range(EVENTS)))
     rng, how, out = random.Random(round), HOW[round % len(HOW)], tmp_path / "out"
@@ -34,23 +32,13 @@ def test_each_event_is_in_the_table_once(log: Callable[..., Any], tmp_path: Path
     with started(*following, said=tmp_path / "said") as first:
         enough = rng.randrange(1, EVENTS // PER_COMMIT)
         wait_until(lambda: first.poll() is not None or len(list(out.rglob("*.parquet"))) >= enough)
-        for _ in range(rng.randrange(200)):
-            held()
-        if how == "killed":
-            first.kill()
-            first.wait(60)
-            wait_until(lambda: not held(), what="the end of the killed run's lock")
-        else:
-            if how == "frozen":
-                first.send_signal(signal.SIGSTOP)
-            end_locks()
-        said = tried(*words, format=format)
+        disturb(first, how, after=rng.randrange(200))
+        said = tried(lambda: run(*words, format=format))
         if how == "frozen":
             publish(topic, *range(10))
-            again = tried(*words, format=format)
+            again = tried(lambda: run(*words, format=format))
             assert said == again == "" or (format == "iceberg" and LOCKED == said == again)
-            first.send_signal(signal.SIGCONT)
-        first.wait(120)
+        wake(first, how)
         assert said in ("", LOCKED) or "has taken" in said
         code, said = first.returncode, (tmp_path / "said").read_text()
     assert code == (-signal.SIGKILL if how == "killed" else 1), said
@@ -61,15 +49,6 @@ def test_each_event_is_in_the_table_once(log: Callable[..., Any], tmp_path: Path
     run(*words, format=format)
 
     assert read_back(out, format) == stored(topic)
-
-
-def tried(*words: Any, format: str) -> str:
-    """Run it, and return what it says if it is refused."""
-    try:
-        run(*words, format=format)
-    except CommandError as error:
-        return str(error)
-    return ""
 
 
 @FORMATS

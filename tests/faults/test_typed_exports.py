@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError
 from pydantic import BaseModel
 
 from django_events import Draft, schema
 from django_events.management.spark import LOCKED
-from tests.faults.test_exports import HOW, started
 from tests.integration.exporting.test_typed_exports import declared, export, rows
-from tests.spark.rivals import end_locks, held
 from tests.spark.test_batch import stored
+from tests.support.disturbing import HOW, disturb, rounds, started, tried, wake
 from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.timeout(600)]
@@ -47,7 +45,7 @@ def draft(n: int) -> Draft:
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 @pytest.mark.requirement("X15")
 @pytest.mark.requirement("X9")
-@pytest.mark.parametrize("round", [pytest.param(n, marks=pytest.mark.slow) if n < len(HOW) else n for n in range(12)])
+@rounds(12)
 def test_each_event_is_in_the_columns_once(
     log: Callable[..., Any], tmp_path: Path, kind: str, round: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,30 +53,24 @@ def test_each_event_is_in_the_columns_once(
     rng, how, out = random.Random(round), HOW[round % len(HOW)], tmp_path / "out"
     words = ("--part", str(PER_COMMIT), "--columns", "typed")
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.support.typed_settings")
+
+    def newer() -> None:
+        with declared(CountedSince):
+            export(kind, topic, out, *words)
+
     following = (topic, "--to", out, *words, "--follow", "--every", "0.1", "--format", kind)
     with started(*following, said=tmp_path / "said") as first:
         enough = rng.randrange(1, EVENTS // PER_COMMIT)
         wait_until(lambda: first.poll() is not None or len(list(out.rglob("*.parquet"))) >= enough)
-        for _ in range(rng.randrange(200)):
-            held()
-        if how == "killed":
-            first.kill()
-            first.wait(60)
-            wait_until(lambda: not held(), what="the end of the killed run's lock")
-        else:
-            if how == "frozen":
-                first.send_signal(signal.SIGSTOP)
-            end_locks()
-        said = tried(kind, topic, out, *words)
-        if how == "frozen":
-            first.send_signal(signal.SIGCONT)
-        first.wait(120)
+        disturb(first, how, after=rng.randrange(200))
+        said = tried(newer)
+        wake(first, how)
         assert said in ("", LOCKED) or "has taken" in said
         code, said = first.returncode, (tmp_path / "said").read_text()
     assert code == (-signal.SIGKILL if how == "killed" else 1), said
     assert "Traceback" not in said
 
-    assert tried(kind, topic, out, *words) == ""
+    newer()
     found = rows(kind, out)
     assert [row["offset"] for row in found] == [*range(1, EVENTS + 1)]
     for row, known in zip(found, stored(topic), strict=True):
@@ -93,13 +85,3 @@ def test_each_event_is_in_the_columns_once(
         else:
             assert row["rescued"] == known["value"]
             assert known["type"] == "other" or not said_by_it.keys() <= {"n", "share", "parts"} or row["data"]
-
-
-def tried(kind: str, topic: Any, out: Path, *words: str) -> str:
-    """Run it with the newer code, and return what it says if it is refused."""
-    try:
-        with declared(CountedSince):
-            export(kind, topic, out, *words)
-    except CommandError as error:
-        return str(error)
-    return ""

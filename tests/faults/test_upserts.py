@@ -1,6 +1,5 @@
 """Tables of states whose exporters are killed, frozen or without their lock: the newest event of each key."""
 
-import os
 import random
 import signal
 from collections.abc import Callable
@@ -11,10 +10,8 @@ import pytest
 
 from django_events import Draft
 from django_events.management.spark import LOCKED
-from tests.faults.test_exports import HOW, started
-from tests.faults.test_table_exports import tried
 from tests.integration.exporting.test_upserts import publish, states
-from tests.spark.rivals import end_locks, held
+from tests.support.disturbing import HOW, disturb, rounds, started, tried, wake
 from tests.support.processes import wait_until
 from tests.support.tables import read_back, run
 
@@ -25,7 +22,7 @@ EVENTS, PER_COMMIT, KEYS = 4_000, 250, 300
 
 @pytest.mark.requirement("X15")
 @pytest.mark.parametrize("format", ["delta", "iceberg"])
-@pytest.mark.parametrize("round", [pytest.param(n, marks=pytest.mark.slow) if n < len(HOW) else n for n in range(12)])
+@rounds(12)
 def test_each_key_has_its_newest_event(log: Callable[..., Any], tmp_path: Path, format: str, round: int) -> None:
     rng, how, out = random.Random(round), HOW[round % len(HOW)], tmp_path / "out"
 
@@ -39,23 +36,13 @@ def test_each_key_has_its_newest_event(log: Callable[..., Any], tmp_path: Path, 
     with started(*following, said=tmp_path / "said") as first:
         enough = rng.randrange(1, EVENTS // PER_COMMIT)
         wait_until(lambda: first.poll() is not None or len(list(out.rglob("*.parquet"))) >= enough)
-        for _ in range(rng.randrange(200)):
-            held()
-        if how == "killed":
-            os.killpg(first.pid, signal.SIGKILL)
-            first.wait(60)
-            wait_until(lambda: not held(), what="the end of the killed run's lock")
-        else:
-            if how == "frozen":
-                os.killpg(first.pid, signal.SIGSTOP)
-            end_locks()
-        said = tried(*words, format=format)
+        disturb(first, how, after=rng.randrange(200))
+        said = tried(lambda: run(*words, format=format))
         publish(topic, *some(100))
         if how == "frozen":
-            again = tried(*words, format=format)
+            again = tried(lambda: run(*words, format=format))
             assert {said, again} <= {"", LOCKED}
-            os.killpg(first.pid, signal.SIGCONT)
-        first.wait(120)
+        wake(first, how)
         assert said in ("", LOCKED) or "has taken" in said
         code, told = first.returncode, (tmp_path / "said").read_text()
     assert code == (-signal.SIGKILL if how == "killed" else 1), told

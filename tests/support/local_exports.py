@@ -17,6 +17,15 @@ from tests.support.proxies import Proxy
 
 __all__ = ["left_over", "read_back", "run", "through_what_goes_away"]
 
+READ = {
+    "parquet": "read_parquet($files, hive_partitioning = true, hive_types_autocast = false)",
+    "json": (
+        "(SELECT * REPLACE (from_base64(body) AS body) FROM read_json($files, format = 'newline_delimited', "
+        "hive_partitioning = true, hive_types_autocast = false, columns = {partition: 'INTEGER', "
+        "\"offset\": 'BIGINT', number: 'BIGINT', timestamp: 'TIMESTAMPTZ', type: 'VARCHAR', key: 'VARCHAR', "
+        "value: 'VARCHAR', body: 'VARCHAR', metadata: 'VARCHAR', published_at: 'TIMESTAMPTZ'}))"
+    ),
+}
 COLUMNS = ("topic", "partition", '"offset"', "number", "timestamp", "type", "key", "value", "body", "metadata")
 
 
@@ -39,18 +48,14 @@ def through_what_goes_away(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(RangeReader, "read_by", read_nothing)
 
 
-def read_back(folder: Path) -> list[dict[str, Any]]:
+def read_back(folder: Path, format: str = "parquet") -> list[dict[str, Any]]:
     """What a reader of the files sees, in order."""
-    found = [str(path) for path in folder.glob("topic=*/**/*.parquet")]
+    found = [str(path) for path in folder.glob(f"topic=*/**/part-*.{format}")]
     if not found:
         return []
     with duckdb.connect() as reader:
         reader.execute("SET TimeZone = 'UTC'")
-        files = reader.sql(
-            f"SELECT {', '.join(COLUMNS)}, published_at "
-            "FROM read_parquet($files, hive_partitioning = true, hive_types_autocast = false)",
-            params={"files": found},
-        )
+        files = reader.sql(f"SELECT {', '.join(COLUMNS)}, published_at FROM {READ[format]}", params={"files": found})
         rows = files.to_arrow_table().to_pylist()
     for row in rows:
         row["timestamp"] = row["timestamp"].astimezone(UTC)

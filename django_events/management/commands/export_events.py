@@ -110,8 +110,6 @@ class Command(BaseCommand):
 
             if engine == LOCAL and (options["master"] or options["remote"]):
                 raise usage("--master and --remote are for --engine spark.")
-            if options["erase"] and engine != LOCAL:
-                raise usage("--erase is for tables, and for folders with --engine local.")
             if threads is not None and (engine != LOCAL or threads < 1):
                 raise usage("--threads is at least 1." if engine == LOCAL else "--threads is for --engine local.")
             is_typed = options["columns"] != "text" or options["schema"] is not None

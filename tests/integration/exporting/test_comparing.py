@@ -31,14 +31,15 @@ from tests.support.tables import run as run_tables
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
 Log = Callable[..., Any]
+FILES = ("parquet", "json")
 SLOW = [pytest.param(format, marks=pytest.mark.slow) for format in ("delta", "iceberg")]
 FORMATS = pytest.mark.parametrize("format", ["parquet", *SLOW])
 ALL = pytest.mark.parametrize("format", ["parquet", "delta", "iceberg"])  # of the guarantees
 
 
 def export(topic: Any, to: Path, *words: Any, format: str) -> str:
-    if format == "parquet":
-        return run_files(topic, "--to", to, *words)
+    if format in FILES:
+        return run_files(topic, "--to", to, "--format", format, *words)
     return run_tables(topic, "--to", to, *words, format=format)
 
 

@@ -27,10 +27,14 @@ from pyiceberg.types import StringType
 
 from django_events import Draft
 from django_events.exceptions import Refused
+from django_events.exporting.file_columns import PLAIN
 from django_events.exporting.tables.delta import DAY, DeltaEvents
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.exporting.writing import SCHEMA
+from django_events.reading import topics
+from django_events.reading.dsn import Dsn
+from django_events.reading.ranges import Range
 from tests.spark.test_batch import HOSTILE, drop_first_segment, publish, stored
 from tests.spark.test_export import incarnation
 from tests.spark.test_streaming import cut_back, make_anew
@@ -232,6 +236,20 @@ def set_back(folder: Path, format: str, topic: Any, *, to: int) -> None:
             manage.set_current_snapshot(known.metadata.snapshots[to - 1].snapshot_id)
 
 
+def expire_former(table: Any) -> None:
+    """Of an Iceberg table, all snapshots but the newest."""
+    keep = table.refresh().current_snapshot().snapshot_id
+    others = [one.snapshot_id for one in table.metadata.snapshots if one.snapshot_id != keep]
+    table.maintenance.expire_snapshots().by_ids(others).commit()
+
+
+def remove_history(table: DeltaTable, log: Path) -> None:
+    """Of a Delta table, all commits but the newest."""
+    table.create_checkpoint()
+    for version in range(table.version()):
+        (log / f"{version:020d}.json").unlink()
+
+
 @pytest.mark.requirement("X15")
 @pytest.mark.parametrize("of", ["delta-rs", "spark"])
 @pytest.mark.parametrize("undone", [False, True])
@@ -275,17 +293,13 @@ def test_where_the_history_is_removed_the_rows_tell(log: Log, tmp_path: Path, fo
     if format == "delta":
         table = DeltaTable(f"{tmp_path}/{topic}")
         table.optimize.compact()
-        table.create_checkpoint()
-        for version in range(table.version()):
-            (tmp_path / f"{topic}/_delta_log/{version:020d}.json").unlink()
+        remove_history(table, tmp_path / f"{topic}/_delta_log")
     else:
         with closing(in_folder(str(tmp_path)).catalog) as catalog:
             known = catalog.load_table((NAMESPACE, str(topic)))
             whole = known.scan().to_arrow()
             known.overwrite(whole)  # as a tool that compacts
-            keep = known.refresh().current_snapshot().snapshot_id
-            others = [one.snapshot_id for one in known.metadata.snapshots if one.snapshot_id != keep]
-            known.maintenance.expire_snapshots().by_ids(others).commit()
+            expire_former(known)
     publish(topic, 1)
 
     if not is_set_back:
@@ -308,16 +322,12 @@ def test_where_rows_were_deleted_and_the_history_too_an_operator_says_so(
     if format == "delta":
         table = DeltaTable(f"{tmp_path}/{topic}")
         table.delete(condition)
-        table.create_checkpoint()
-        for version in range(table.version()):
-            (tmp_path / f"{topic}/_delta_log/{version:020d}.json").unlink()
+        remove_history(table, tmp_path / f"{topic}/_delta_log")
     else:
         with closing(in_folder(str(tmp_path)).catalog) as catalog:
             known = catalog.load_table((NAMESPACE, str(topic)))
             known.delete(condition)
-            keep = known.refresh().current_snapshot().snapshot_id
-            others = [one.snapshot_id for one in known.metadata.snapshots if one.snapshot_id != keep]
-            known.maintenance.expire_snapshots().by_ids(others).commit()
+            expire_former(known)
     if has_events := rows == "the newest":
         publish(topic, *range(5))
 
@@ -499,6 +509,36 @@ def test_a_commit_that_is_sent_again_because_its_answer_was_lost_counts_once(
 
     assert times == [1]
     monkeypatch.undo()
+    publish(topic, *range(5))
+    run(topic, "--to", tmp_path, format=format)
+    assert read_back(tmp_path, format) == stored(topic)
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+def test_a_commit_that_another_run_has_made_before_its_events_are_read_counts_once(
+    log: Log, tmp_path: Path, dsn: str, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path, format=format)
+    publish(topic, *range(10))
+    kind = DeltaEvents if format == "delta" else IcebergEvents
+    append, times = kind.append, list[int]()
+
+    def made_by_another(self: Any, events: Any, mark: Mark) -> None:
+        times.append(1)
+        with closing(table_of(tmp_path, format, topic)) as other, Dsn(dsn).connected() as connected:
+            assert other.mark() == self.mark()
+            [one] = topics.find(connected, topics.TopicChoice(names=(str(topic),)))
+            reader = PLAIN.reader(Dsn(dsn), fetch_size=100, fail_on_data_loss=True)
+            append(other, reader.read_by(connected, Range(one.name, one.id, 11, mark.next)), mark)
+        raise Conflict("Another commit came first.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "append", made_by_another)
+        said = run(topic, "--to", tmp_path, format=format)
+
+    assert (said[:17], times) == ("Exported 0 events", [1])
     publish(topic, *range(5))
     run(topic, "--to", tmp_path, format=format)
     assert read_back(tmp_path, format) == stored(topic)
