@@ -3,6 +3,7 @@
 from typing import Any
 
 from django_events import jetstream, kafka, redis_stream
+from django_events.bridges.relays.relaying import Relaying
 from django_events.declarations import DeclaredRelay
 
 BATCH = 500
@@ -20,7 +21,7 @@ def a_relay(broker: str, *, name: str = "bench") -> DeclaredRelay:
     return DeclaredRelay(
         name=name,
         topics=("bench",),
-        handler="django_events.bridges.relaying.Relaying",
+        handler=f"{Relaying.__module__}.Relaying",
         to=TARGETS[broker],
         transactional=False,
         batch_size=BATCH,

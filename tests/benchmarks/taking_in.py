@@ -12,9 +12,9 @@ from typing import Any
 
 from django.db import connection
 from django.test import override_settings
-from django_events.bridges.queue_worker import worker_of
 
 from django_events import declarations, jetstream_source, kafka_source, log_source, models, redis_source
+from django_events.bridges.inboxes.serving import worker_of
 from django_events.declarations import DeclaredInbox, DeclaredTopic
 from django_events.operating import inboxes
 from django_events.workers.loop import run

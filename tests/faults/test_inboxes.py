@@ -312,5 +312,6 @@ def test_three_rounds_of_trouble(site: Site):
 
 @pytest.mark.parametrize("site", [*KINDS, *QUEUES], indirect=True)
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.timeout(1_800)  # each round starts processes, which takes its time on a busy machine
 def test_thirty_rounds_of_trouble(site: Site, seed: int):
     _rounds(site, 30, random.Random(seed))

@@ -342,5 +342,6 @@ def _rounds(sites: Sites, rounds: int, dice: random.Random) -> None:
 
 @pytest.mark.parametrize("sites", KINDS, indirect=True)
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.timeout(1_800)  # each round starts processes, which takes its time on a busy machine
 def test_thirty_rounds_of_trouble(sites: Sites, seed: int):
     _rounds(sites, 30, random.Random(seed))

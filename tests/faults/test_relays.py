@@ -241,5 +241,6 @@ def test_three_rounds_of_trouble(site: Site):
 # Moto takes longer for each message that a queue already has.
 @pytest.mark.parametrize("site", [kind for kind in KINDS if kind != "aws"], indirect=True)
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.timeout(1_800)  # each round starts processes, which takes its time on a busy machine
 def test_thirty_rounds_of_trouble(site: Site, seed: int):
     _rounds(site, 30, random.Random(seed))
