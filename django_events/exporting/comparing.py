@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from django_events.exceptions import Refused
+from django_events.exporting.comparing_typed import TypedDifferences
 from django_events.exporting.copies import BLANK, Copy, copies, with_blank
 from django_events.exporting.erasures import pending
 from django_events.exporting.export import bytes_per_row
@@ -29,6 +30,7 @@ from django_events.reading.dsn import Connection, Dsn
 from django_events.reading.ranges import Range
 from django_events.reading.rows import RangeReader
 from django_events.reading.topics import TopicLog
+from django_events.reading.typed.columns import DATA, NAMES, NEEDED
 
 BYTES_AT_ONCE = 64 << 20  # of one side
 LEAST, MOST = 1_000, 200_000  # ids at once
@@ -122,6 +124,8 @@ class _OfTopic:
         self._end = copy.ranges[-1][1] if copy.ranges else 0
         self._not_erased: list[int] = []
         self._not_erased_count = 0
+        self._unknown: list[int] = []  # the first that can't be upcast
+        self._unknown_count = 0
 
     def compare(self) -> None:
         log, copy = self._log, self._copy
@@ -145,6 +149,11 @@ class _OfTopic:
         )
         if copy.lacks:
             self._found.notes.append(f"{copy.place} has no column {', '.join(copy.lacks)}: it was not compared.")
+        if self._unknown:
+            self._found.notes.append(
+                f"{count(self._unknown_count, 'event')} of {log.name} can't be upcast here as in {copy.place}, the "
+                f"first is {log.name}/{self._unknown[0]}: values of these were not compared. Declare their upcasters."
+            )
         for start, end in copy.removed:
             self._found.notes.append(f"The files of {log.name}, {start:,} to {end - 1:,}, were removed: not compared.")
         if ranges and not copy.removed and log.first < ranges[0][0]:
@@ -177,12 +186,15 @@ class _OfTopic:
         copied = self._copy.read(start, end)
         log = self._log
         there = Range(log.name, log.id, min(max(start, log.first), end), end)
-        names = [name for name in copied.column_names if name != BLANK]
-        columns = tuple(dict.fromkeys((*names, "value", "body")))  # the last two tell what is erased
+        names = [name for name in copied.column_names if name not in (*NAMES, BLANK)]
+        columns = tuple(dict.fromkeys((*names, *NEEDED, "body")))  # what columns are typed by, and what is erased
         reader = RangeReader(dsn=self._dsn, columns=columns, fetch_size=FETCH_SIZE, fail_on_data_loss=False)
         schema = pa.schema([SCHEMA.field(name) for name in columns])
-        logged = with_blank(pa.Table.from_batches(reader.read_by(self._connection, there), schema), names)
-        return Sides(logged, copied.cast(logged.schema).sort_by("offset"))
+        logged = with_blank(pa.Table.from_batches(reader.read_by(self._connection, there), schema), columns)
+        types = [*logged.schema, *(copied.schema.field(name) for name in NAMES if name in copied.column_names)]
+        by_name = {field.name: field for field in types}
+        known = pa.schema([by_name[name] for name in copied.column_names])
+        return Sides(logged, copied.cast(known).sort_by("offset"))
 
     def _agrees(self, sides: Sides, *, says: bool) -> bool:
         """Whether a range is the same on both sides; what differs is counted if `says`."""
@@ -198,6 +210,10 @@ class _OfTopic:
         _, of_log, of_copy = np.intersect1d(logged, copied, return_indices=True)
         both = Sides(sides.log.take(pa.array(of_log)), sides.copy.take(pa.array(of_copy)))
         differing, erased, not_erased = _differing(both)
+        unknown = np.array([], np.int64)
+        if DATA in both.copy.column_names:
+            typed, unknown = self._of_typed(both)
+            differing |= typed
         agrees = not (has_twice or len(missing) or len(strange) or differing or len(not_erased))
         if agrees or says:
             self._events += len(of_log)
@@ -205,6 +221,8 @@ class _OfTopic:
             self._compacted += int(compacted.sum())
             self._erased += erased
             self._rows += len(copied)
+            self._unknown += unknown.tolist()[: 1 - len(self._unknown)]
+            self._unknown_count += len(unknown)
         if says:
             self._say(MISSING, missing, "The log has it, and the copy doesn't.", "An event in each of both.")
             self._say(STRANGE, strange, "The copy has it, and the log doesn't.", "No event that the log never had.")
@@ -215,6 +233,12 @@ class _OfTopic:
             self._not_erased += not_erased[: 20 - len(self._not_erased)].tolist()
             self._not_erased_count += len(not_erased)
         return agrees
+
+    def _of_typed(self, both: Sides) -> tuple[dict[str, "np.typing.NDArray[np.int64]"], Any]:
+        """What typed columns say of events that aren't erased; an erased one has none of them, or isn't erased here."""
+        is_there = pc.invert(both.log[BLANK])
+        typed = TypedDifferences(self._copy.values, fills_lists=self._copy.fills_lists)
+        return typed.of(both.log.filter(is_there), both.copy.filter(is_there))
 
     def _say(self, kind: str, ids: "np.typing.NDArray[np.int64]", what: str, expected: str) -> None:
         offenders, place = self._found.offenders, self._copy.place
@@ -270,6 +294,8 @@ def _differing(both: Sides) -> tuple[dict[str, "np.typing.NDArray[np.int64]"], i
     not_erased = in_log & ~in_copy
     found = {}
     for name in both.log.drop_columns(BLANK).column_names:
+        if name not in both.copy.column_names:
+            continue
         one, other = both.log[name], both.copy[name]
         if one.equals(other):
             continue

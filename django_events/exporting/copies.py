@@ -3,7 +3,8 @@
 Which of them a place has is told by what lies there. Nothing is made, and nothing is written.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +22,8 @@ from django_events.exporting.storage import OfDisk
 from django_events.exporting.tables.table import Mark
 from django_events.exporting.writing import SCHEMA
 from django_events.reading.topics import TopicLog
-from django_events.reading.typed.columns import DATA, RESCUED
+from django_events.reading.typed.columns import DATA, NAMES, RESCUED, VERSION
+from django_events.reading.typed.evolution import conformed, evolved, plain
 
 PAYLOAD = ("value", "body", DATA, RESCUED)
 BLANK = "blank"  # whether an event has nothing of these, as an erasure leaves it
@@ -31,8 +33,9 @@ class Copy(Protocol):
     """What was exported of a topic.
 
     `ranges` are the ids that it says to have, in order, but for those that were `removed` on purpose. `lacks` are
-    columns of events that it doesn't have, `rows` is how many rows it has in all, and `erased` the number of the last
-    erasure that is applied.
+    columns of events that it doesn't have, `values` is what these are typed as, `fills_lists` whether a list
+    of structs that a value lacks is empty there, `rows` is how many rows it has in all, and `erased` the number of the
+    last erasure that is applied.
     """
 
     place: str
@@ -40,11 +43,16 @@ class Copy(Protocol):
     ranges: list[tuple[int, int]]
     removed: list[tuple[int, int]]
     lacks: list[str]
+    values: str
+    fills_lists: bool
     rows: int
     erased: int
 
     def read(self, start: int, end: int) -> pa.Table:
-        """The rows with ids from `start` to before `end`, in any order: the columns that it has, and BLANK."""
+        """The rows with ids from `start` to before `end`, in any order: the columns that it has, and BLANK.
+
+        Typed ones have the types of events, whatever the format calls them.
+        """
 
 
 def with_blank(rows: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -54,6 +62,28 @@ def with_blank(rows: pa.Table, names: Sequence[str]) -> pa.Table:
         if name in rows.column_names:
             is_blank &= pc.is_null(rows[name]).to_numpy()
     return rows.select(names).append_column(BLANK, pa.array(is_blank))
+
+
+def known_columns(there: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Of the columns of a copy those of events, and those that it lacks."""
+    found = set(there)
+    values = NAMES if DATA in found else ("value",)
+    names = [one for name in SCHEMA.names for one in (values if name == "value" else (name,))]
+    return [name for name in names if name in found], [name for name in names if name not in found]
+
+
+def _with_types(rows: pa.Table, data: pa.DataType | None) -> pa.Table:
+    """Rows whose typed columns have their types of events, and `data` all of its fields."""
+    if data is None:
+        return rows
+    own = rows[DATA].combine_chunks()
+    own = pa.concat_arrays(own.chunks) if isinstance(own, pa.ChunkedArray) and own.num_chunks else own
+    wanted = {DATA: conformed(own.cast(plain(own.type)), data) if len(own) else pa.array([], data)}
+    for name, kind in ((VERSION, pa.int32()), (RESCUED, pa.string())):
+        wanted[name] = rows[name].cast(kind)
+    for name, column in wanted.items():
+        rows = rows.set_column(rows.column_names.index(name), name, column)
+    return rows
 
 
 def _and_payload(names: Sequence[str], there: Sequence[str]) -> list[str]:
@@ -79,7 +109,7 @@ def _files(logs: Sequence[TopicLog], path: str) -> Iterator[tuple[TopicLog, Copy
         raise Refused(f"{path} holds files in format {journal.format}, and only Parquet is compared with the log.")
     for log in logs:
         if parts := [part for part in journal.done if part.topic == log.name]:
-            yield log, FilesOfTopic(path, log.name, parts, journal.erased.get(log.name, 0))
+            yield log, FilesOfTopic(path, log.name, parts, journal.erased.get(log.name, 0), journal.values.kind)
 
 
 def _delta(logs: Sequence[TopicLog], path: str) -> Iterator[tuple[TopicLog, Copy]]:
@@ -105,8 +135,10 @@ def _iceberg(logs: Sequence[TopicLog], path: str, name: str | None) -> Iterator[
 class FilesOfTopic:
     """Files of Parquet of a topic, as a reader of the folder finds them, whatever the journal says."""
 
-    def __init__(self, path: str, topic: str, parts: Sequence[Part], erased: int) -> None:
-        self.place, self.erased = f"{path}/topic={topic}", erased
+    fills_lists = False
+
+    def __init__(self, path: str, topic: str, parts: Sequence[Part], erased: int, values: str) -> None:
+        self.place, self.erased, self.values = f"{path}/topic={topic}", erased, values
         self.incarnation = parts[0].incarnation
         root = Path(split(path)[2])
         there = [part for part in parts if (root / part.folder).is_dir()]
@@ -115,19 +147,23 @@ class FilesOfTopic:
         self._files = [(file, pq.read_metadata(file)) for file in sorted(Path(split(self.place)[2]).rglob("*.parquet"))]
         self._bounds = {file: _bounds(metadata) for file, metadata in self._files}
         self.rows = sum(metadata.num_rows for _, metadata in self._files)
-        known = set(SCHEMA.names).intersection(
-            *(metadata.schema.to_arrow_schema().names for _, metadata in self._files)
-        )
-        self.lacks = [name for name in SCHEMA.names if name not in known]
-        self._columns = [name for name in SCHEMA.names if name in known]
+        schemas = [metadata.schema.to_arrow_schema() for _, metadata in self._files]
+        known = set(schemas[0].names if schemas else SCHEMA.names).intersection(*(one.names for one in schemas))
+        self._columns, self.lacks = known_columns(known)
+        self._data: pa.DataType | None = None
+        if DATA in known:  # later files may have more fields
+            types = [one.field(DATA).type for one in schemas]
+            self._data = reduce(lambda one, other: evolved(one, other, DATA, self.place), types, types[0])
 
     def read(self, start: int, end: int) -> pa.Table:
-        found = [with_blank(SCHEMA.empty_table(), self._columns)]
+        types = {**dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), VERSION: pa.int32(), RESCUED: pa.string()}
+        schema = pa.schema([(name, self._data if name == DATA else types[name]) for name in self._columns])
+        found = [with_blank(schema.empty_table(), self._columns)]
         for file, _ in self._files:
-            if self._may_have(file, start, end):  # one by one: typed columns may have more fields in later files
+            if self._may_have(file, start, end):
                 there = ds.dataset(str(file), format="parquet")
                 names = _and_payload(self._columns, there.schema.names)
-                rows = there.to_table(names, filter=_within(start, end))
+                rows = _with_types(there.to_table(names, filter=_within(start, end)), self._data)
                 found.append(with_blank(rows, self._columns).cast(found[0].schema))
         return pa.concat_tables(found)
 
@@ -157,6 +193,8 @@ def _range_of(mark: Mark | None) -> list[tuple[int, int]]:
 class DeltaCopy:
     """A Delta table at the version that it has now."""
 
+    fills_lists = False
+
     def __init__(self, place: str, log: TopicLog) -> None:
         from deltalake import DeltaTable
 
@@ -167,8 +205,9 @@ class DeltaCopy:
         self.place, self.erased = place, opened.erased()
         table = DeltaTable(place, version=opened.version())
         self._rows = table.to_pyarrow_dataset()
-        self._columns = [name for name in SCHEMA.names if name in self._rows.schema.names]
-        self.lacks = [name for name in SCHEMA.names if name not in self._columns]
+        self._columns, self.lacks = known_columns(self._rows.schema.names)
+        self._data = plain(self._rows.schema.field(DATA).type) if DATA in self._columns else None
+        self.values = opened.values()
         self.rows = self._rows.count_rows()
         self.incarnation = mark.incarnation if mark else log.incarnation
         self.ranges = _range_of(mark)
@@ -176,11 +215,14 @@ class DeltaCopy:
 
     def read(self, start: int, end: int) -> pa.Table:
         names = _and_payload(self._columns, self._rows.schema.names)
-        return with_blank(self._rows.to_table(names, filter=_within(start, end)), self._columns)
+        rows = _with_types(self._rows.to_table(names, filter=_within(start, end)), self._data)
+        return with_blank(rows, self._columns)
 
 
 class IcebergCopy:
     """An Iceberg table at the snapshot that it has now."""
+
+    fills_lists = True
 
     def __init__(self, namespace: Any, log: TopicLog) -> None:
         from django_events.exporting.tables.iceberg import IcebergEvents
@@ -189,9 +231,9 @@ class IcebergCopy:
         try:
             mark = self._opened.mark()
             self.place, self.erased = self._opened.place, self._opened.erased()
-            names = self._opened.columns()
-            self._columns = [name for name in SCHEMA.names if name in names]
-            self.lacks = [name for name in SCHEMA.names if name not in names]
+            self._columns, self.lacks = known_columns(self._opened.columns())
+            self._data = plain(self._opened.type_of(DATA)) if DATA in self._columns else None
+            self.values = self._opened.values()
             self.rows = self._opened.count()
             self.incarnation = mark.incarnation if mark else log.incarnation
         finally:
@@ -201,4 +243,4 @@ class IcebergCopy:
 
     def read(self, start: int, end: int) -> pa.Table:
         names = _and_payload(self._columns, self._opened.columns())
-        return with_blank(self._opened.read(start, end, names), self._columns)
+        return with_blank(_with_types(self._opened.read(start, end, names), self._data), self._columns)

@@ -17,6 +17,11 @@ class WrittenValues:
         self._kind = ""  # what values are typed as; nothing where they are text
         self._data: dict[str, Any] = {}
 
+    @property
+    def kind(self) -> str:
+        """What the values are typed as; nothing where they are text."""
+        return self._kind
+
     def refuse_other(self, kind: str, *, is_new: bool) -> None:
         """Refused if the existing files have their values in other columns than this run has."""
         if is_new:

@@ -202,7 +202,11 @@ class DeltaEvents:
         return int(done["numFilesRemoved"] - done["numFilesAdded"])
 
     def refuse_other_values(self) -> None:
-        refuse_other_values(self._table.metadata().configuration.get(COLUMNS), self._columns, self._place)
+        refuse_other_values(self.values(), self._columns, self._place)
+
+    def values(self) -> str:
+        """What its values are typed as; nothing where they are text."""
+        return self._table.metadata().configuration.get(COLUMNS) or ""
 
     def close(self) -> None:
         """Nothing is open between two calls."""

@@ -220,6 +220,10 @@ class IcebergEvents:
         """How many rows it has."""
         return int(self._table.scan().count())
 
+    def type_of(self, name: str) -> pa.DataType:
+        """The type of a column."""
+        return self._table.schema().as_arrow().field(name).type
+
     def read(self, start: int, end: int, columns: list[str]) -> pa.Table:
         """The rows with ids from `start` to before `end`, with these columns."""
         within = f"offset >= {start} AND offset < {end}"
@@ -261,7 +265,11 @@ class IcebergEvents:
         self._commit(lambda change: change.overwrite(merged, within, snapshot_properties=said), {})
 
     def refuse_other_values(self) -> None:
-        refuse_other_values(self._table.properties.get(COLUMNS), self._columns, self.place)
+        refuse_other_values(self.values(), self._columns, self.place)
+
+    def values(self) -> str:
+        """What its values are typed as; nothing where they are text."""
+        return self._table.properties.get(COLUMNS, "")
 
     def close(self) -> None:
         self._catalog.close()

@@ -144,9 +144,9 @@ def new_columns(known: pa.Schema, place: str, columns: FileColumns = PLAIN) -> l
     return missing
 
 
-def refuse_other_values(said: str | None, columns: FileColumns, place: str) -> None:
+def refuse_other_values(said: str, columns: FileColumns, place: str) -> None:
     """Refused if a table has its values in other columns than this run has: readers would find half of them."""
-    if (said or "") != columns.said:
+    if said != columns.said:
         raise Refused(
-            f"The values of {place} are {told(said or '')}. This run has them {told(columns.said)}. Take another place."
+            f"The values of {place} are {told(said)}. This run has them {told(columns.said)}. Take another place."
         )

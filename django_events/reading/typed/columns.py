@@ -61,7 +61,7 @@ class TypedColumns:
         """The name of each type's field in `data`: `order_placed` for `order.placed`."""
         names: dict[str, str] = {}
         for kind, _, _ in self.schemas:
-            name = re.sub(UNNAMED, "_", kind)
+            name = field_of(kind)
             if other := next((one for one, known in names.items() if known.lower() == name.lower()), None):
                 raise Invalid(
                     f"Types {other!r} and {kind!r} would have the same column {name!r}. Read one of them at a time, by "
@@ -122,7 +122,7 @@ class TypedReader:
         count = len(values)
         fits, versions = np.zeros(count, np.bool_), np.zeros(count, np.int32)
         data: dict[str, pa.Array] = {}
-        said, there = _versions(metadata), _mask(values.is_valid())
+        said, there = versions_of(metadata), _mask(values.is_valid())
         for kind, wanted, _ in self._columns.schemas:
             mine = there & _mask(pc.equal(types, kind).fill_null(False))
             found = []
@@ -150,7 +150,7 @@ class TypedReader:
             try:
                 if self._columns.upcasters == ():
                     raise NoFit("No upcasters are named.")
-                made.append(_upcast(text, kind, version, wanted))
+                made.append(upcast(text, kind, version, wanted))
             except NoFit as error:
                 there[index] = False
                 self._tell(kind, version, str(error))
@@ -172,6 +172,11 @@ class TypedReader:
         return pa.StructArray.from_arrays(arrays, fields=list(self._types[DATA]), mask=pa.array(nothing))
 
 
+def field_of(kind: str) -> str:
+    """The name that a type has as a field of `data`."""
+    return re.sub(UNNAMED, "_", kind)
+
+
 def _mask(array: pa.Array) -> Any:
     return array.to_numpy(zero_copy_only=False)
 
@@ -188,7 +193,7 @@ def _spread(found: list[tuple[pa.Array, Any]], count: int, type: pa.DataType) ->
     return joined.take(pa.array(indices, mask=indices < 0))
 
 
-def _upcast(text: str, kind: str, version: int, wanted: int) -> str:
+def upcast(text: str, kind: str, version: int, wanted: int) -> str:
     """A value of an older version as one of the wanted one; NoFit says why it can't be."""
     value = plainly(text)
     for at in range(version, wanted):
@@ -205,7 +210,7 @@ def _upcast(text: str, kind: str, version: int, wanted: int) -> str:
         raise NoFit("What the upcasters made is no JSON.") from None
 
 
-def _versions(metadata: pa.Array) -> Any:
+def versions_of(metadata: pa.Array) -> Any:
     """The version that each event says, by its metadata; 0 where it says none that is a version."""
     encoded = metadata.fill_null("{}").dictionary_encode()
     known = np.fromiter(map(_version, encoded.dictionary.to_pylist()), np.int64, len(encoded.dictionary))

@@ -105,6 +105,22 @@ class Converter:
         return to_struct
 
 
+def decoded(text: str) -> Any:
+    """A value with all digits of its numbers; NoFit if it has more, or is deeper, than Python reads."""
+    try:
+        return _DECODER.decode(text)
+    except _UNREADABLE:
+        raise NoFit("A value has more digits, or is nested deeper, than Python reads.") from None
+
+
+def converted(kind: str, value: Any) -> Any:
+    """What `pyarrow.array` takes for a part of a value that is no struct, list or map; NoFit if it can't be made."""
+    try:
+        return _CONVERT[kind](value)
+    except _UNREADABLE:
+        raise NoFit(f"It is no {kind}.") from None
+
+
 def _number(text: str) -> float | Decimal:
     """A number with a point or an exponent: a float if that is the same number."""
     nearest = float(text)

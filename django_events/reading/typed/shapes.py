@@ -69,6 +69,17 @@ def struct_of(fields: Iterable[ShapeField]) -> Shape:
     return Shape("struct", pa.struct([pa.field(field.name, field.shape.arrow) for field in known]), known)
 
 
+def shape_of_type(type: pa.DataType) -> Shape:
+    """A shape that a column of this type may have been made by, with nothing required; text may be JSON as well."""
+    if pa.types.is_struct(type):
+        return struct_of(ShapeField(field.name, shape_of_type(field.type), required=False) for field in type)
+    if pa.types.is_list(type):
+        return Shape("list", type, items=shape_of_type(type.value_type))
+    if pa.types.is_map(type):
+        return Shape("map", type, items=shape_of_type(type.item_type))
+    return next(shape for shape in (TEXT, INTEGER, NUMBER, BOOLEAN, DECIMALS, MOMENT, DAY) if shape.arrow == type)
+
+
 class _Schema:
     """A schema that is being read, with its definitions."""
 
