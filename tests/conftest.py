@@ -4,7 +4,14 @@ import os
 import random
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long an example takes, or making it, says something of the machine.
+hypothesis.settings.register_profile(
+    "django_events", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("django_events")
 
 # Their asserts say what they compared.
 pytest.register_assert_rewrite("tests.spark.rivals", "tests.support.processes", "tests.support.proxies")
