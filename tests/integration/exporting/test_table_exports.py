@@ -27,11 +27,14 @@ from pyiceberg.types import StringType
 
 from django_events import Draft
 from django_events.exceptions import Refused
+from django_events.exporting.file_columns import PLAIN
 from django_events.exporting.tables.delta import DAY, DeltaEvents
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.exporting.writing import SCHEMA
-from tests.spark.test_batch import HOSTILE, drop_first_segment, publish, stored
+from django_events.reading.dsn import Dsn
+from django_events.reading.ranges import Range
+from tests.spark.test_batch import HOSTILE, drop_first_segment, publish, stored, topic_id
 from tests.spark.test_export import incarnation
 from tests.spark.test_streaming import cut_back, make_anew
 from tests.support.local_exports import through_what_goes_away
@@ -464,6 +467,40 @@ def test_of_two_that_change_the_table_first_one_fails(log: Log, tmp_path: Path, 
     assert other.mark() == Mark(incarnation(topic), 21)
     one.close()
     other.close()
+
+
+@pytest.mark.requirement("X15")
+def test_a_commit_that_another_run_has_made_before_anything_was_read_is_there(
+    log: Log, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was held up without its lock, where it was to give the table a property first."""
+    topic = log(*(Draft(value=n) for n in range(4)))
+    run(topic, "--to", tmp_path, format="iceberg")
+    with (
+        closing(in_folder(str(tmp_path)).catalog) as catalog,
+        catalog.load_table((NAMESPACE, str(topic))).transaction() as change,
+    ):
+        change.remove_properties("commit.retry.num-retries")
+    publish(topic, *range(6))
+    known, append = incarnation(topic), IcebergEvents.append
+    reader = PLAIN.reader(Dsn(dsn), fetch_size=100, fail_on_data_loss=True)
+    taken: list[Any] = []
+
+    def append_after_another(mine: IcebergEvents, events: Any, mark: Mark) -> None:
+        monkeypatch.setattr(IcebergEvents, "append", append)
+        with closing(IcebergEvents(in_folder(str(tmp_path)), str(topic), known)) as other:
+            other.mark()
+            other.append(list(reader.read(Range(str(topic), topic_id(topic), 5, 11))), mark)
+        append(mine, (taken.append(batch) or batch for batch in events), mark)
+
+    monkeypatch.setattr(IcebergEvents, "append", append_after_another)
+
+    said = run(topic, "--to", tmp_path, format="iceberg")
+
+    assert taken == []
+    assert (said.startswith("Exported 0 events"), said.endswith("in commits: 1.\n")) == (True, True), said
+    assert read_back(tmp_path, "iceberg") == stored(topic)
+    assert run(topic, "--to", tmp_path, format="iceberg").startswith("Nothing to export")
 
 
 @BOTH
