@@ -522,3 +522,12 @@ def test_lists_and_maps_get_fields_too() -> None:
 def test_it_says_versions_as_contracts_do() -> None:
     assert (typed_columns.VERSION, typed_columns.FIRST) == (VERSION, FIRST)
     assert descriptions.FOLDER == FILES
+
+
+def test_times_that_no_value_has_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = shape_of(
+        {"type": "object", "properties": {"n": {"type": "integer"}, "at": {"type": "string", "format": "date-time"}}}
+    )
+    monkeypatch.setattr(ValueBlocks, "_one_by_one", None)
+    found, fits = ValueBlocks(shape).read(pa.array(['{"n": 1}', '{"n": 2, "at": null}']))
+    assert (found.to_pylist(), fits.all()) == ([{"n": 1, "at": None}, {"n": 2, "at": None}], True)

@@ -122,8 +122,10 @@ def _made(read: pa.Array, shape: Shape) -> pa.Array:
         if not pc.all(pc.match_substring_regex(read, pattern), min_count=0).as_py():
             raise pa.ArrowInvalid(f"no {shape.kind}")
         made = read.cast(shape.arrow)
-        if shape.kind == "moment" and not pc.all(pc.and_(pc.less(made, _END), pc.greater_equal(made, _BEGIN))).as_py():
-            raise pa.ArrowInvalid("a year that Python doesn't have")
+        if shape.kind == "moment":
+            is_known = pc.and_(pc.less(made, _END), pc.greater_equal(made, _BEGIN))
+            if not pc.all(is_known, min_count=0).as_py():  # of nulls alone, all is true
+                raise pa.ArrowInvalid("a year that Python doesn't have")
         return made
     if shape.kind == "decimal":
         read.validate(full=True)  # the reader takes one digit too many
