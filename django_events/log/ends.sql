@@ -45,7 +45,7 @@ CROSS JOIN LATERAL (
 
 -- name: unchanged
 -- Which of these topics are as a transfer knows them: not made anew, of as many partitions, and with nothing dropped
--- behind the last event that it knows.
+-- or compacted behind the last event that it knows: of a log that was a mirror meanwhile, ids behind it may be gone.
 --
 -- Another transfer may have written behind that event nevertheless, as the primary key of the log will say.
 -- Parameters: arrays of one length: topic_ids, incarnations, partitions, last_ids.
@@ -55,4 +55,5 @@ FROM unnest(%(topic_ids)s::int[], %(incarnations)s::uuid[], %(partitions)s::int[
     AS known (topic_id, incarnation, partitions, last_id)
 JOIN django_events_topic AS t
     ON t.id = known.topic_id AND t.incarnation = known.incarnation AND t.partitions = known.partitions
-JOIN django_events_topichead AS head ON head.topic_id = known.topic_id AND head.id_floor <= known.last_id
+JOIN django_events_topichead AS head
+    ON head.topic_id = known.topic_id AND greatest(head.id_floor, head.compacted_until) <= known.last_id

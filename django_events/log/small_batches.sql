@@ -2,9 +2,10 @@
 -- Move the few events of one topic that a wake-up is about, where everything is as this transfer left it: `move` in one
 -- prepared statement that is a transaction by itself.
 --
--- It does nothing where another transfer has the topic's lock or moved something since, or where topic, buffer or log
--- are not those of before. The end of the log is read in the snapshot in which the lock was not taken yet: a transfer
--- that committed in between has taken the same ids, so the primary key of the log refuses this batch.
+-- It does nothing where another transfer has the topic's lock or moved something since, where topic, buffer or log are
+-- not those of before, or where a mirror has passed ids that its source no longer had. The end of the log is read in the
+-- snapshot in which the lock was not taken yet: a transfer that committed in between has taken the same ids, so the
+-- primary key of the log refuses this batch.
 -- Parameters: mark, most, last_id, incarnation, partitions, filenode (of the buffer), number_partitions and numbers
 -- (arrays of one length: what is known of the partitions), channel, longest. Literals: topic_id. Identifiers: segment
 -- (where the log ends). Parts: told.
@@ -17,7 +18,8 @@ WITH head AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT e.id, e.logged_at FROM {segment} AS e WHERE e.topic_id = {topic_id} ORDER BY e.id DESC LIMIT 1
     ) AS last
-    WHERE h.topic_id = {topic_id} AND h.id_floor <= %(last_id)s::bigint AND last.id = %(last_id)s::bigint
+    WHERE h.topic_id = {topic_id} AND last.id = %(last_id)s::bigint
+        AND greatest(h.id_floor, h.compacted_until) <= %(last_id)s::bigint
         AND t.incarnation = %(incarnation)s::uuid AND t.partitions = %(partitions)s::int
         AND pg_relation_filenode('django_events_bufferedevent') = %(filenode)s::oid
     FOR UPDATE OF h SKIP LOCKED

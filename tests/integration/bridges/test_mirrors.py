@@ -21,6 +21,7 @@ from django_events import (
     log_source,
     publish,
     publish_many,
+    sql,
     wait_for,
 )
 from django_events.bridges.inboxes import log_reader
@@ -28,7 +29,8 @@ from django_events.bridges.inboxes.inbox_worker import InboxWorker
 from django_events.bridges.inboxes.log_reader import LogReader
 from django_events.bridges.inboxes.serving import worker_of
 from django_events.exceptions import Refused
-from django_events.log import compaction, segments
+from django_events.log import compaction, ends, segments
+from django_events.log.ends import FEW
 from django_events.log.inventory import next_scheduled, waiting
 from django_events.log.transfer import Transfer
 from django_events.maintaining.expiring import expire
@@ -38,9 +40,10 @@ from django_events.observing.problems import find_problems
 from django_events.observing.verifying.proving import verify
 from django_events.operating import inboxes
 from django_events.operations import erase, lag, remove_inbox, remove_topic, restart_inbox
+from django_events.sql import prepared
 from django_events.statements import log_table
 from django_events.syncing import sync
-from django_events.workers.loop import run
+from django_events.workers.loop import connect_for_work, run
 from django_events.workers.stopping import Stop
 from tests.support.fix_consumers import serve_due
 from tests.support.fix_inboxes import take_in
@@ -185,6 +188,40 @@ def test_ids_of_the_source_are_not_given_again_behind_a_gap_at_the_end(make_topi
     leave(mirror)
     send(here, *range(1000, 1150))
     assert [event.id for event in Event.objects.of(here).order_by("id")] == [*range(1, 11), *range(351, 501)]
+    assert_proved()
+
+
+@pytest.mark.parametrize("others", [0, FEW], ids=["by a small batch", "behind an end that is trusted"])
+def test_a_transfer_that_knows_an_older_end_gives_no_id_of_a_gap(make_topic, make_inbox, shop, monkeypatch, others):
+    monkeypatch.setattr(log_reader, "WINDOW", 20)
+    monkeypatch.setattr(ends, "TRUSTED_FOR", 3600.0)
+    there, here = make_topic("there", segment_size=100, compact=True), make_topic("here", segment_size=1000)
+    more = [make_topic(f"other-{n}") for n in range(others)]
+    connect_for_work("default")
+    transfer = Transfer("default")
+    transfer.session = prepared.begin("default", {**sql.BATCH_SETTINGS, **sql.vanishing()})
+    for topic in (here, *more):
+        publish_many(topic, [Draft(value=n) for n in range(10)])
+    assert transfer.move() == 10 + 10 * others
+
+    publish_many(there, [Draft(value=n, key="one") for n in range(350)])
+    transfer_all()
+    compact(there)
+    mirror = make_inbox(here, **MIRROR)
+    restart_inbox(mirror, start="10")
+    with live(mirror) as worker, closing(Stop()) as stop:
+        stop.request()  # or it would go on to what isn't compacted
+        worker.work(stop)
+    assert (row().position["there"]["id"], log_values(here)) == (30, [*range(10)])
+
+    leave(mirror)
+    for topic in (here, *more):
+        publish(topic, "late")
+    if not others:
+        transfer.move_few([Topic.objects.get(name="here").pk])
+    transfer.move()
+    connection.close()  # with its settings
+    assert [event.id for event in Event.objects.of(here).order_by("id")] == [*range(1, 11), 31]
     assert_proved()
 
 
