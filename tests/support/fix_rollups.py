@@ -58,8 +58,11 @@ def all_rows(rollup: declarations.DeclaredRollUp) -> list[dict[str, Any]]:
 
 
 def by_group(rollup: declarations.DeclaredRollUp, group: str, figure: str) -> dict[str, Any]:
-    """A figure by one group, where each has one bucket."""
-    return {row[group]: row[figure] for row in all_rows(rollup)}
+    """A figure that can be added up, by one group, over all buckets: one may end while a test runs."""
+    found: dict[str, Any] = {}
+    for row in all_rows(rollup):
+        found[row[group]] = found.get(row[group], 0) + row[figure]
+    return found
 
 
 def known_groups(rollup: declarations.DeclaredRollUp) -> int:

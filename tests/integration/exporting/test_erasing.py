@@ -502,12 +502,14 @@ def test_an_erasure_whose_secret_is_lost_is_left_out_by_its_number(log: Log, tmp
     with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[]):
         erase(topic, key="k0", reason="asked for")
         assert f"say --without {first}." in tried(lambda: export(topic, tmp_path, "--erase", format="delta"))
-        assert f"say --without {first}." in tried(topic, tmp_path, "--erase", "--without", first + 1, format="delta")
+        assert f"say --without {first}." in tried(
+            lambda: export(topic, tmp_path, "--erase", "--without", first + 1, format="delta")
+        )
         assert "by 1 erasure: 6." in export(topic, tmp_path, "--erase", "--without", first, format="delta")
         assert read_back(tmp_path, "delta") == logged(topic)
         assert "blanked" not in export(topic, tmp_path, "--erase", format="delta")
     assert Intervention.objects.get(action="erase_exported").details["without"] == [first]
-    assert "--without is for --erase" in tried(topic, tmp_path, "--without", first, format="delta")
+    assert "--without is for --erase" in tried(lambda: export(topic, tmp_path, "--without", first, format="delta"))
 
 
 def test_an_erasure_that_can_be_applied_is_applied_even_if_it_is_to_be_left_out(log: Log, tmp_path: Path) -> None:
