@@ -150,10 +150,13 @@ def serve_due(consumer: declarations.DeclaredConsumer, *, patient: bool = True) 
     due_partitions = DuePartitions("default", subscriptions("default", [consumer]), patient=patient)
     passed = 0
     for _ in range(MOST_TURNS):
+        is_seen_now = not due_partitions.more
         if not due_partitions.look(period=0) or (next_due := due_partitions.take()) is None:
             return passed
         lease = claim(*next_due, holder="a test")
-        assert lease is not None, "it is due and can't be claimed"
+        if lease is None:  # a turn since that look may have passed a barrier, or handled what was due there
+            assert not is_seen_now, "it is due and can't be claimed"
+            continue
         passed += serve_lease(lease, patient=patient)
     raise AssertionError(f"something is still due after {MOST_TURNS} turns")
 
