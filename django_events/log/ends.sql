@@ -3,8 +3,9 @@
 --
 -- Run it after the statement that locked the head: an earlier snapshot could miss the last batch of
 -- another writer. The lower bound is what the worker knows to be there: it lets the planner open the
--- newest segments only. A log that was a mirror may end with ids that its source no longer had: they count as compacted,
--- and none of them is given to another event.
+-- newest segments only. A mirror has no end for a transfer: its log has the events of its source only. A log that was a
+-- mirror may end with ids that its source no longer had: they count as compacted, and none of them is given to another
+-- event.
 -- Literals: topic_id, known. Identifiers: log.
 -- Relies on: the primary key of the log.
 SELECT
@@ -22,7 +23,7 @@ LEFT JOIN (
     ORDER BY e.id DESC
     LIMIT 1
 ) AS last ON true
-WHERE t.id = {topic_id}
+WHERE t.id = {topic_id} AND t.mirror_of = ''
 
 
 -- name: numbers
@@ -44,8 +45,9 @@ CROSS JOIN LATERAL (
 
 
 -- name: unchanged
--- Which of these topics are as a transfer knows them: not made anew, of as many partitions, and with nothing dropped
--- or compacted behind the last event that it knows: of a log that was a mirror meanwhile, ids behind it may be gone.
+-- Which of these topics are as a transfer knows them: not made anew, no mirror, of as many partitions, and with nothing
+-- dropped or compacted behind the last event that it knows: of a log that was a mirror meanwhile, ids behind it may be
+-- gone.
 --
 -- Another transfer may have written behind that event nevertheless, as the primary key of the log will say.
 -- Parameters: arrays of one length: topic_ids, incarnations, partitions, last_ids.
@@ -55,5 +57,6 @@ FROM unnest(%(topic_ids)s::int[], %(incarnations)s::uuid[], %(partitions)s::int[
     AS known (topic_id, incarnation, partitions, last_id)
 JOIN django_events_topic AS t
     ON t.id = known.topic_id AND t.incarnation = known.incarnation AND t.partitions = known.partitions
+    AND t.mirror_of = ''
 JOIN django_events_topichead AS head
     ON head.topic_id = known.topic_id AND greatest(head.id_floor, head.compacted_until) <= known.last_id

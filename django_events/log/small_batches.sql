@@ -3,9 +3,9 @@
 -- prepared statement that is a transaction by itself.
 --
 -- It does nothing where another transfer has the topic's lock or moved something since, where topic, buffer or log are
--- not those of before, or where a mirror has passed ids that its source no longer had. The end of the log is read in the
--- snapshot in which the lock was not taken yet: a transfer that committed in between has taken the same ids, so the
--- primary key of the log refuses this batch.
+-- not those of before, where the topic is a mirror, or where a mirror has passed ids that its source no longer had. The
+-- end of the log is read in the snapshot in which the lock was not taken yet: a transfer that committed in between has
+-- taken the same ids, so the primary key of the log refuses this batch.
 -- Parameters: mark, most, last_id, incarnation, partitions, filenode (of the buffer), number_partitions and numbers
 -- (arrays of one length: what is known of the partitions), channel, longest. Literals: topic_id. Identifiers: segment
 -- (where the log ends). Parts: told.
@@ -20,7 +20,7 @@ WITH head AS MATERIALIZED (
     ) AS last
     WHERE h.topic_id = {topic_id} AND last.id = %(last_id)s::bigint
         AND greatest(h.id_floor, h.compacted_until) <= %(last_id)s::bigint
-        AND t.incarnation = %(incarnation)s::uuid AND t.partitions = %(partitions)s::int
+        AND t.incarnation = %(incarnation)s::uuid AND t.partitions = %(partitions)s::int AND t.mirror_of = ''
         AND pg_relation_filenode('django_events_bufferedevent') = %(filenode)s::oid
     FOR UPDATE OF h SKIP LOCKED
 ),

@@ -10,7 +10,8 @@ wakes it. Any number of transfers may run: each topic has one writer at a time.
 A transfer that sleeps is told which topics have events. It moves those by a small batch each (`move_few`), if it knows
 the topics and the connection is its own. In all other cases it looks at the whole buffer (`move`).
 
-What waits for a topic that is declared as a mirror stays in the buffer: its log has the events of its source only.
+What waits for a mirror stays in the buffer: its log has the events of its source only. A topic is one if its row says
+so, or if it is declared as one and not migrated yet.
 
 How a batch goes, and what follows when it fails:
 
@@ -19,7 +20,7 @@ How a batch goes, and what follows when it fails:
     _turns, _take       otherwise topic by topic: a batch for those that fit together, one for each that is flooded,
                         and one for each that was locked or failed lately
       _has_room         no: make segments; they can't be made: _set_aside; another transfer makes them: _leave
-      _move_locked      a topic that another transfer has locked: _leave
+      _move_locked      a topic that another transfer has locked, or that is a mirror by now: _leave
       _failed           the transaction was rolled back. The error is
                           of the server:    raise it
                           of a log:         _quarantined: stop the queue consumers whose filter fails, and move again
@@ -68,7 +69,7 @@ ASKED_AFTER = 1.0  # seconds: a batch of another transfer takes well under that
 class Pending(NamedTuple):
     """What one topic has in the buffer: `events` of them up to the ticket `upper`, and more unless complete.
 
-    It fails if its last batch could not be moved, of this transfer or of another one.
+    It fails if its last batch could not be moved, of this transfer or of another one. A mirror's events stay there.
     """
 
     topic_id: int
@@ -77,6 +78,7 @@ class Pending(NamedTuple):
     upper: int
     complete: bool
     fails: bool
+    mirror: bool
 
 
 class Turn(NamedTuple):
@@ -165,14 +167,14 @@ class Transfer:
         for topic_id in topic_ids:
             if self.only not in (None, topic_id):
                 continue
-            if topic_id in self._blocked or topic_id in self.setbacks or self._is_mirror(topic_id):
+            if topic_id in self._blocked or topic_id in self.setbacks or self._is_declared_mirror(topic_id):
                 return moved, False
             self._began, final = time.monotonic(), self._final.upper
             batch = small.move(topic_id, filenode=filenode)
             if not batch.moved:
                 return moved, False
             name, complete = self._known[topic_id].name, batch.events < MOST
-            seen = Pending(topic_id, name, batch.events, batch.upper, complete, fails=False)
+            seen = Pending(topic_id, name, batch.events, batch.upper, complete, fails=False, mirror=False)
             moved += self._remembered(Turn(final, [seen]), batch.moved)
             if not complete:
                 return moved, False
@@ -297,11 +299,10 @@ class Transfer:
             for topic_id, known in self._known.items():
                 if topic_id not in waiting:
                     known.mark = max(known.mark, final)
-        return Turn(
-            final, [p for p in pending if not self._is_mirror(p.topic_id) and not self.setbacks.rest(p.topic_id)]
-        )
+        ours = [p for p in pending if not p.mirror and not self._is_declared_mirror(p.topic_id)]
+        return Turn(final, [p for p in ours if not self.setbacks.rest(p.topic_id)])
 
-    def _is_mirror(self, topic_id: int) -> bool:
+    def _is_declared_mirror(self, topic_id: int) -> bool:
         """Publishing is refused there; but what was published before that may be committed or due only now."""
         mirrors = declarations.inboxes.mirrors
         return bool(mirrors) and topic_id in self._known and self._known[topic_id].name in mirrors

@@ -5,16 +5,16 @@
 -- Every topic with events gets the same share, so that looking costs one batch however many topics
 -- are flooded; a count below the share is all there is (the last column). Each scan starts behind the
 -- topic's mark: what is before it was moved, and its dead index entries would be walked again and
--- again while an old snapshot is open. Whether a topic is said to fail comes with it. Every row begins with a
--- fingerprint of the topics, the buffer's file and the server's start: when it changes, what the worker remembers is
--- worth nothing. It ends with the seconds until the next scheduled event is due. There is one row without a topic if
--- none has events.
+-- again while an old snapshot is open. Whether a topic is said to fail, and whether it is a mirror, comes with it. Every
+-- row begins with a fingerprint of the topics, the buffer's file and the server's start: when it changes, what the worker
+-- remembers is worth nothing. It ends with the seconds until the next scheduled event is due. There is one row without a
+-- topic if none has events.
 -- Parameters: topic_ids, marks (arrays of one length: what the worker remembers), only (the topic
 -- to look at, or null for all), batch_size, scheduled_from (the time before which nothing
 -- scheduled is looked for).
 -- Relies on: the primary key of the buffer (topic_id, id), django_events_scheduled_due (publish_at, id).
 WITH topic AS MATERIALIZED (
-    SELECT t.id, t.name, coalesce(known.mark, 0) AS mark, t.failure
+    SELECT t.id, t.name, coalesce(known.mark, 0) AS mark, t.failure, t.mirror_of
     FROM django_events_topic AS t
     LEFT JOIN unnest(%(topic_ids)s::int[], %(marks)s::bigint[]) AS known (topic_id, mark) ON known.topic_id = t.id
     WHERE %(only)s::int IS NULL OR t.id = %(only)s::int
@@ -49,7 +49,7 @@ scheduled AS (
 )
 SELECT
     fingerprint.print, waiting.id, waiting.name, next.events, next.upper, next.events < share.size,
-    waiting.failure <> '', scheduled.due_in
+    waiting.failure <> '', waiting.mirror_of <> '', scheduled.due_in
 FROM fingerprint
 CROSS JOIN scheduled
 CROSS JOIN share

@@ -34,7 +34,7 @@ from django_events.log.ends import FEW
 from django_events.log.inventory import next_scheduled, waiting
 from django_events.log.transfer import Transfer
 from django_events.maintaining.expiring import expire
-from django_events.models import Event, Inbox, Topic, TopicHead
+from django_events.models import BufferedEvent, Event, Inbox, Topic, TopicHead
 from django_events.observing.lag import standings
 from django_events.observing.problems import find_problems
 from django_events.observing.verifying.proving import verify
@@ -489,11 +489,51 @@ def test_no_transfer_writes_the_log_of_a_mirror(there, here, mirror, make_inbox)
     assert log_values(here) == [1, 2, 3, 1000]
 
 
+def test_the_transfer_of_another_project_leaves_a_mirror_alone(there, here, mirror):
+    send(there, 1, 2)
+    take_in(mirror)
+    publish_late(here)
+    declarations.inboxes.discard(mirror)
+    transfer = Transfer("default")
+    publish(there, 3)
+    assert (transfer.move(), transfer.left) == (1, False)
+    assert BufferedEvent.objects.count() == 1
+    take_in(mirror)
+    assert (log_values(here), row().error) == ([1, 2, 3], "")
+
+
+@pytest.mark.parametrize("others", [0, FEW], ids=["end is read", "end is trusted"])
+def test_a_topic_that_becomes_a_mirror_behind_a_look_is_left_alone(make_topic, monkeypatch, others):
+    monkeypatch.setattr(ends, "TRUSTED_FOR", 3600.0)
+    here, *more = [make_topic(name) for name in ("here", *(f"other-{n}" for n in range(others)))]
+    transfer = Transfer("default")
+    for topic in (here, *more):
+        publish(topic, "first")
+    assert transfer.move() == 1 + others
+    for topic in (here, *more):
+        publish(topic, "late")
+    locked_ends = transfer._locked_ends
+
+    def become_a_mirror(topic_ids):
+        Topic.objects.filter(name="here").update(mirror_of="shop there")
+        return locked_ends(topic_ids)
+
+    monkeypatch.setattr(transfer, "_locked_ends", become_a_mirror)
+    assert transfer.move() == others
+    assert transfer.move() == 0
+    assert log_values(here) == ["first"]
+    Topic.objects.filter(name="here").update(mirror_of="")
+    monkeypatch.setattr(transfer, "_locked_ends", locked_ends)
+    assert transfer.move() == 1
+    assert log_values(here) == ["first", "late"]
+
+
 def test_a_log_that_something_else_has_written_to_is_said(there, here, mirror, make_inbox):
     send(there, 1, 2)
     take_in(mirror)
     publish_late(here)
-    declarations.inboxes.discard(mirror)  # the transfer of another project
+    declarations.inboxes.discard(mirror)
+    Topic.objects.filter(name="here").update(mirror_of="")  # as the transfer of an older release sees it
     transfer_all()
     mirror = make_inbox(here, **MIRROR)
     send(there, 3)

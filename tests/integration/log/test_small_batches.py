@@ -82,6 +82,17 @@ def test_a_topic_that_the_transfer_does_not_know_is_looked_at(worker, things):
     assert worker.move() == 1
 
 
+def test_what_waits_for_a_mirror_is_left_to_its_source(worker, things):
+    topic_id = warm_up(worker, things)
+    publish(things, "late")
+    Topic.objects.filter(pk=topic_id).update(mirror_of="shop things")
+    assert worker.move_few([topic_id]) == NOTHING
+    assert worker.move() == 0
+    Topic.objects.filter(pk=topic_id).update(mirror_of="")
+    assert worker.move_few([topic_id]) == (1, True)
+    assert log_values(things) == ["first", "late"]
+
+
 @pytest.mark.slow
 def test_many_topics_are_moved_together(worker, make_topic):
     topics = [make_topic(f"things.{n}") for n in range(FEW_TOPICS + 1)]
