@@ -10,7 +10,7 @@ from django.db.migrations import Migration
 
 from django_events import migrating
 from django_events.consuming import registration
-from django_events.deriving import rollups
+from django_events.deriving import rebuilding, rollups
 from django_events.exceptions import EventsError
 from django_events.log import topics
 from django_events.operating import inboxes
@@ -50,9 +50,14 @@ def sync_topics_before_migrate(
 
 def sync(using: str) -> list[str]:
     """Topics first, then the tables of roll-ups, consumers, clocks and inboxes; returns a line for each change."""
-    return (
-        topics.sync(using) + rollups.sync(using) + registration.sync(using) + clocks.sync(using) + inboxes.sync(using)
-    )
+    return [
+        *topics.sync(using),
+        *rollups.sync(using),
+        *registration.sync(using),
+        *rebuilding.drop_stranded(using),
+        *clocks.sync(using),
+        *inboxes.sync(using),
+    ]
 
 
 def _refuse_to_take_others_along(plan: Sequence[tuple[Migration, bool]]) -> None:

@@ -13,11 +13,11 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 from django.db import DatabaseError, IntegrityError, connections
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from django_events import declarations, models, sql
 from django_events.consuming import log_positions
@@ -97,6 +97,21 @@ def abandon_rebuild(consumer: Named, *, using: str | None = None) -> bool:
         _refuse_at_work(using, row)
         _forget(using, row)
     return True
+
+
+def drop_stranded(using: str) -> list[str]:
+    """Drop what was filled for consumers that are unregistered by now; returns a line for each.
+
+    One that a process is still at is left: that process finds out by itself, and the next `migrate` drops it.
+    """
+    changes = []
+    known = models.Consumer.objects.using(using).filter(name=OuterRef("consumer"))
+    stranded = models.Rebuild.objects.using(using).filter(~Exists(known)).order_by("consumer")
+    for name in stranded.values_list("consumer", flat=True):
+        with suppress(InUse):
+            if abandon_rebuild(name, using=using):
+                changes.append(f"Consumer {name}: what a rebuild had filled is dropped, the consumer is unregistered.")
+    return changes
 
 
 def _forget(using: str, row: models.Rebuild) -> None:

@@ -10,13 +10,22 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import IntegrityError, connection, transaction
 
-from django_events import Backoff, publish_many
+from django_events import Backoff, declarations, publish_many
 from django_events.deriving import projecting, rebuilding
 from django_events.exceptions import InUse, LeaseLost, NotReady, Refused, UnknownName
 from django_events.maintaining.expiring import expire
 from django_events.models import Consumer, Intervention, Rebuild, Topic, TopicHead
 from django_events.models.functions import ClockTimestamp
-from django_events.operations import abandon_rebuild, lag, pause, rebuild, redrive, remove_topic, repartition
+from django_events.operations import (
+    abandon_rebuild,
+    lag,
+    pause,
+    rebuild,
+    redrive,
+    remove_topic,
+    repartition,
+    unregister,
+)
 from django_events.syncing import sync
 from tests.integration.deriving.test_projections import add, add_or_delete, count, order, seen, totals
 from tests.support.fix_consumers import (
@@ -516,6 +525,26 @@ def test_what_it_reads_is_of_each_moment_whatever_the_default_of_the_site_is(thi
     finally:
         ask("RESET default_transaction_isolation")
     assert levels == {("read committed",)}
+
+
+def test_what_was_filled_for_a_consumer_that_is_unregistered_goes_with_migrate(things, make_projection, small_chunks):
+    projection = make_projection(things, into=CustomerTotal, fold=add)
+    filled(things, projection)
+    with pytest.raises(Stopped):
+        rebuild(projection, on_progress=stop_after(1))
+    [[schema]] = Rebuild.objects.values_list("schema")
+    assert sync("default") == [] and Rebuild.objects.exists()
+
+    declarations.consumers.discard(projection)
+    unregister(projection)
+    Rebuild.objects.update(leased_until=ClockTimestamp() + timedelta(minutes=1))
+    assert sync("default") == [] and Rebuild.objects.exists()  # a process is still at it
+
+    Rebuild.objects.update(leased_until=None)
+    [said] = sync("default")
+    assert "what a rebuild had filled is dropped" in said
+    assert ask("SELECT to_regnamespace(%s)", schema) == [(None,)]
+    assert not Rebuild.objects.exists()
 
 
 @pytest.mark.requirement("X13")
