@@ -10,14 +10,11 @@ have been offered their events. Only the tailer's thread changes it.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from django_events.live.feeds import Feed
 from django_events.live.reading import LiveFilter, Tailed
 from django_events.matching import ONE, REST, is_pattern
 from django_events.received import ReceivedEvent
-
-if TYPE_CHECKING:
-    from django_events.live.listening import LiveListener
 
 Term = tuple[str, str]
 ANY: Term = ("any", "")  # of filters that may fit whatever the key and the type are
@@ -78,14 +75,14 @@ class Followers:
     def __init__(self, topic: Tailed, position: int) -> None:
         self.topic = topic
         self.position = position  # up to which id all followers were offered what fits them
-        self.joining: dict[LiveListener, None] = {}  # those that have not seen all up to there
+        self.joining: dict[Feed, None] = {}  # those that have not seen all up to there
         self._index = FilterIndex()
-        self._listeners: dict[LiveFilter, dict[LiveListener, None]] = {}
+        self._listeners: dict[LiveFilter, dict[Feed, None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._listeners)
 
-    def __iter__(self) -> "Iterator[LiveListener]":
+    def __iter__(self) -> Iterator[Feed]:
         return (listener for listeners in self._listeners.values() for listener in listeners)
 
     @property
@@ -93,7 +90,7 @@ class Followers:
         """Behind which id to read: that of the follower that is least far."""
         return min([self.position, *(one.fed(self.topic) for one in self.joining)])
 
-    def join(self, listener: "LiveListener") -> None:
+    def join(self, listener: Feed) -> None:
         if listener.wanted not in self._listeners:
             self._listeners[listener.wanted] = {}
             self._index.add(listener.wanted)
@@ -101,7 +98,7 @@ class Followers:
         self.joining[listener] = None
         self._settle(listener)
 
-    def drop(self, listener: "LiveListener") -> None:
+    def drop(self, listener: Feed) -> None:
         self.joining.pop(listener, None)
         if (listeners := self._listeners.get(listener.wanted)) is None:
             return
@@ -110,7 +107,7 @@ class Followers:
             del self._listeners[listener.wanted]
             self._index.discard(listener.wanted)
 
-    def of(self, wanted: LiveFilter) -> "list[LiveListener]":
+    def of(self, wanted: LiveFilter) -> list[Feed]:
         return list(self._listeners.get(wanted, ()))
 
     def fitting(self, events: Sequence[ReceivedEvent]) -> dict[LiveFilter, list[ReceivedEvent]]:
@@ -127,8 +124,8 @@ class Followers:
         for listener in list(self.joining):
             self._settle(listener)
 
-    def _settle(self, listener: "LiveListener") -> None:
+    def _settle(self, listener: Feed) -> None:
         """One that is as far as the others has their position from now on."""
         if listener.fed(self.topic) >= self.position:
             del self.joining[listener]
-            listener.follow(self)
+            listener.follow(self.topic, self)

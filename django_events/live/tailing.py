@@ -19,13 +19,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from enum import Enum
-from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import sql, telemetry
 from django_events.live import reading
+from django_events.live.feeds import Feed, Stage
 from django_events.live.followers import Followers
 from django_events.live.reading import LiveFilter, Tailed
 from django_events.log import channel
@@ -36,23 +35,10 @@ from django_events.workers.loop import pause_after
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeup_flag import WakeupFlag
 
-if TYPE_CHECKING:
-    from django_events.live.listening import LiveListener
-
 logger = logging.getLogger("django_events.live")
 
 
 MOST_FAILURES = 5  # of reading for one listener, before it is told
-
-
-class Stage(Enum):
-    """Who reads for a listener."""
-
-    NEW = "not opened"
-    OPENING = "its positions are looked up"
-    BEHIND = "it is read for by itself"
-    TAILED = "the tailer reads for it and all others"
-    ENDED = "nothing more comes"
 
 
 class Tailer:
@@ -60,7 +46,7 @@ class Tailer:
 
     def __init__(self, using: str) -> None:
         self.using = using
-        self.listeners: set[LiveListener] = set()  # under the lock of all tailers
+        self.listeners: set[Feed] = set()  # under the lock of all tailers
         self._stop = Stop()
         self._flag = WakeupFlag()
         self._named: set[int] = set()  # topics that got events
@@ -70,9 +56,9 @@ class Tailer:
         self._lost = False
         self._losses = 0
         self._followed: dict[Tailed, Followers] = {}  # the tailing thread's, as all that is in it
-        self._joining: deque[tuple[LiveListener, int]] = deque()
-        self._leaving: deque[LiveListener] = deque()
-        self._behind: deque[LiveListener] = deque()
+        self._joining: deque[tuple[Feed, int]] = deque()
+        self._leaving: deque[Feed] = deque()
+        self._behind: deque[Feed] = deque()
         self._changed = threading.Condition()
         self._running = 2
         self._threads = [
@@ -102,11 +88,11 @@ class Tailer:
             if self._running == 0:
                 self._stop.close()
 
-    def forget(self, listener: "LiveListener") -> None:
+    def forget(self, listener: Feed) -> None:
         """A listener is closed: read for it no more."""
         self._leaving.append(listener)
 
-    def read_for(self, listener: "LiveListener") -> None:
+    def read_for(self, listener: Feed) -> None:
         """Read for a listener by itself, in its turn."""
         with self._changed:
             self._behind.append(listener)
@@ -184,7 +170,7 @@ class Tailer:
         while self._joining:
             listener, losses = self._joining.popleft()
             if losses != self._losses:  # what it caught up with may be gone by a failover
-                listener.fall_behind()
+                self._fall_behind(listener)
             elif listener.stage is Stage.TAILED:
                 for topic in listener.topics.values():
                     if topic not in self._followed:
@@ -193,18 +179,22 @@ class Tailer:
         while self._leaving:
             self._drop(self._leaving.popleft())
 
-    def _drop(self, listener: "LiveListener") -> None:
+    def _drop(self, listener: Feed) -> None:
         for topic in listener.topics.values():
             if (followers := self._followed.get(topic)) is not None:
                 followers.drop(listener)
                 if not followers:
                     del self._followed[topic]
 
-    def _leave_behind(self, listeners: Iterable["LiveListener"]) -> None:
+    def _leave_behind(self, listeners: Iterable[Feed]) -> None:
         """Something is not as it is nearly always: each is read for by itself, until it has caught up."""
         for one in list(listeners):
-            one.fall_behind()
+            self._fall_behind(one)
             self._drop(one)
+
+    def _fall_behind(self, listener: Feed) -> None:
+        if listener.fall_behind():
+            self.read_for(listener)
 
     def _look_after(self) -> None:
         """Topics may be gone; and after a failover, the end of a log."""
@@ -233,7 +223,7 @@ class Tailer:
         offered = self._holding(topic, found.events, fitting)
         for wanted in fitting.keys() - offered.keys():
             self._leave_behind(followers.of(wanted))
-        offers: dict[LiveListener, Sequence[ReceivedEvent]] = dict.fromkeys(followers.joining, ())
+        offers: dict[Feed, Sequence[ReceivedEvent]] = dict.fromkeys(followers.joining, ())
         for wanted, of_filter in offered.items():
             if of_filter:
                 offers.update(dict.fromkeys(followers.of(wanted), of_filter))
@@ -283,7 +273,7 @@ class Tailer:
                     again = lost or (sql.kind_of(error).passes and listener.failures < MOST_FAILURES)
                     if not again or listener.stage is Stage.OPENING:
                         connections.close_all()
-                        listener.fail(error)
+                        _fail(listener, error)
                         continue
                     self._say_failed(error)
                     self.read_for(listener)
@@ -291,18 +281,18 @@ class Tailer:
                         failures += 1
                         self._stop.wait(pause_after(failures))
                 except Exception as error:  # it must reach the one that listens, and not end the thread
-                    listener.fail(error)
+                    _fail(listener, error)
         finally:
             connections.close_all()
             self._ended()
 
-    def _next_behind(self) -> "LiveListener | None":
+    def _next_behind(self) -> Feed | None:
         with self._changed:
             while not self._behind and not self._stop.requested:
                 self._changed.wait()
             return None if self._stop.requested else self._behind.popleft()
 
-    def _serve(self, listener: "LiveListener") -> None:
+    def _serve(self, listener: Feed) -> None:
         losses = self._losses  # before it is read for: see `_follow_up`
         if listener.stage is Stage.OPENING:
             self._open(listener)
@@ -324,7 +314,7 @@ class Tailer:
                 self._named.update(listener.topics)
             self._flag.set()
 
-    def _open(self, listener: "LiveListener") -> None:
+    def _open(self, listener: Feed) -> None:
         if listener.wanted.where is not None:
             reading.refuse_predicate(self.using, listener.wanted.where)
         topics, begins = [], []
@@ -355,7 +345,7 @@ _tailers: dict[str, Tailer] = {}
 _lock = threading.Lock()
 
 
-def join(listener: "LiveListener") -> None:
+def join(listener: Feed) -> None:
     """Look up where a listener begins, and read for it from there."""
     with _lock:
         if (tailer := _tailers.get(listener.using)) is None:
@@ -367,8 +357,8 @@ def join(listener: "LiveListener") -> None:
     tailer.read_for(listener)
 
 
-def leave(listener: "LiveListener") -> None:
-    """A listener is closed. The last one ends its tailer, and keeps it in `left`: it takes a moment."""
+def leave(listener: Feed) -> None:
+    """A listener is closed. The last one ends its tailer, which takes a moment: `wait_for_tailer` waits for it."""
     with _lock:
         tailer = _tailers.get(listener.using)
         if tailer is None or listener not in tailer.listeners:
@@ -376,7 +366,7 @@ def leave(listener: "LiveListener") -> None:
         tailer.listeners.discard(listener)
         is_last = not tailer.listeners
         if is_last:
-            listener.left = tailer
+            listener.wait_for_tailer = tailer.join
             del _tailers[listener.using]
     telemetry.LISTENERS.tell(-1, listener.using)
     if is_last:
@@ -385,7 +375,7 @@ def leave(listener: "LiveListener") -> None:
         tailer.forget(listener)
 
 
-def read_for(listener: "LiveListener") -> None:
+def read_for(listener: Feed) -> None:
     """Read for a listener that is behind and has room."""
     with _lock:
         tailer = _tailers.get(listener.using)
@@ -393,7 +383,12 @@ def read_for(listener: "LiveListener") -> None:
         tailer.read_for(listener)
 
 
-def _abandoned(tailer: Tailer) -> list["LiveListener"]:
+def _fail(listener: Feed, error: Exception) -> None:
+    leave(listener)  # first: the program that is told closes it, and waits for its tailer
+    listener.fail(error)
+
+
+def _abandoned(tailer: Tailer) -> list[Feed]:
     """The listeners of a tailer that failed; the next one gets another tailer."""
     with _lock:
         if _tailers.get(tailer.using) is tailer:

@@ -9,7 +9,8 @@ from django.db import connections, transaction
 from django_events import Draft, listen, publish, publish_many
 from django_events.exceptions import EventExpired, EventsMissing, Invalid, LogReplaced, Refused, UnknownName
 from django_events.live import positions, reading, tailing
-from django_events.live.listening import MOST_EVENTS, LiveListener
+from django_events.live.feeds import MOST_EVENTS, Stage
+from django_events.live.listening import LiveListener
 from django_events.maintaining.expiring import expire
 from django_events.models import Event, Topic
 from django_events.statements import log_table
@@ -52,7 +53,7 @@ def tailer_of(using="default"):
 
 
 def is_tailed(*listeners):
-    return all(one.stage is tailing.Stage.TAILED for one in listeners)
+    return all(one.stage is Stage.TAILED for one in listeners)
 
 
 # Where it begins, and what it gets
@@ -336,7 +337,7 @@ def test_a_slow_listener_holds_up_none_and_loses_nothing(things):
         for start in range(0, count, 100):
             fill(things, *range(start, start + 100))
             assert values(quick, 100) == list(range(start, start + 100))
-        assert slow.stage is tailing.Stage.BEHIND
+        assert slow.stage is Stage.BEHIND
         assert len(slow._waiting) == MOST_EVENTS
         assert values(slow, count) == list(range(count))
         wait_until(lambda: is_tailed(slow), what="its return to the tailer")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from django_events import Draft, listen, publish_many
-from django_events.live import listening, positions, reading, tailing
+from django_events.live import feeds, positions, reading, tailing
 from django_events.live.listening import LiveListener
 from django_events.live.reading import LiveFilter
 from django_events.models import Event
@@ -202,7 +202,7 @@ class Model(RuleBasedStateMachine):
 @pytest.mark.timeout(900)  # a failing example is made smaller for five minutes at most
 @pytest.mark.parametrize("examples", [3, pytest.param(60, marks=pytest.mark.long)])
 def test_whatever_happens_each_hears_what_fits_once(things, lanes, connect, monkeypatch, examples):
-    monkeypatch.setattr(listening, "MOST_EVENTS", 4)
+    monkeypatch.setattr(feeds, "MOST_EVENTS", 4)
     monkeypatch.setattr(reading, "PORTION", 3)
     monkeypatch.setattr(reading, "SCANNED", 5)
     with connections["default"].cursor() as cursor:
