@@ -14,8 +14,9 @@ import struct
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -41,9 +42,6 @@ from django_events.reading.dsn import fetch_whole
 from django_events.sql.limited import answering_within
 from django_events.statements import SMALL, Statement, as_text, beside, log_table
 
-if TYPE_CHECKING:
-    from django_events.bridges.inboxes.log_source import LogSource
-
 SQL = beside(__name__)
 
 SECONDS = 10.0  # for a connection, and without a word of an answer, where the settings don't say
@@ -55,6 +53,27 @@ BEGIN = struct.Struct(">hiqii")  # of a row: how many fields, and the first two 
 OURS = ("caused_by", "inbox", "message", "origin")  # in the metadata, of things of the other site
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceLog:
+    """Which topic of which site is read, and which of its events."""
+
+    topic: str
+    broker: str
+    types: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+    where: ClassVar[None] = None  # filters of consumers have more
+    metadata: ClassVar[None] = None
+    vars: ClassVar[None] = None
+
+    def __str__(self) -> str:
+        return f"{self.broker} {self.topic}"
+
+    @property
+    def filtered(self) -> bool:
+        """Whether it leaves events out."""
+        return (self.types, self.keys) != (None, None)
 
 
 class About(NamedTuple):
@@ -80,7 +99,7 @@ class About(NamedTuple):
 class LogReader:
     """One connection to the database of another site, which reads one topic."""
 
-    def __init__(self, source: "LogSource", *, copies: bool = False) -> None:
+    def __init__(self, source: SourceLog, *, copies: bool = False) -> None:
         self._source = source
         self._copies = copies
         self._options: Mapping[str, Any] = {}

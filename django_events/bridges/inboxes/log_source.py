@@ -8,32 +8,13 @@ How to connect is in the settings, as for brokers: `{"shop": {"host": …, "dbna
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
-from django_events.bridges.inboxes.log_reader import LogReader
+from django_events.bridges.inboxes.log_reader import LogReader, SourceLog
 from django_events.declarations.limits import NAME, NAME_RULE, is_storable
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogSource:
+class LogSource(SourceLog):
     """A topic of another site as the source of an inbox."""
-
-    topic: str
-    broker: str
-    types: tuple[str, ...] | None = None
-    keys: tuple[str, ...] | None = None
-    where: ClassVar[None] = None
-    metadata: ClassVar[None] = None
-    vars: ClassVar[None] = None
-
-    def __str__(self) -> str:
-        return f"{self.broker} {self.topic}"
-
-    @property
-    def filtered(self) -> bool:
-        """Whether it leaves events out."""
-        return (self.types, self.keys) != (None, None)
 
     def problems(self) -> Iterator[str]:
         if not isinstance(self.topic, str) or not NAME.fullmatch(self.topic):
