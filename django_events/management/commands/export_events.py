@@ -42,8 +42,14 @@ class Command(BaseCommand):
             default="parquet",
             help="parquet, json, orc, or a table: delta, iceberg; parquet by default.",
         )
-        parser.add_argument("--since", help="From an id, or a time like 2026-11-20 or 2026-11-20T18:00:00Z, on.")
-        parser.add_argument("--until", help="Up to, not including, an id or a time. By default all that is there now.")
+        parser.add_argument(
+            "--since", metavar="ID|TIME", help="From an id, or a time like 2026-11-20 or 2026-11-20T18:00:00Z, on."
+        )
+        parser.add_argument(
+            "--until",
+            metavar="ID|TIME",
+            help="Up to, not including, an id or a time. By default all that is there now.",
+        )
         parser.add_argument("--by", default="day", help="Folders: month, day, hour, type, or none; day by default.")
         parser.add_argument("--target-size", default="128MB", help="How large files should get; 128MB by default.")
         parser.add_argument("--part", type=int, help="Events that are begun again when interrupted.")
@@ -128,8 +134,8 @@ class Command(BaseCommand):
                 upcasters=options["upcasters"],
             )
             where = {"master": options["master"], "remote": options["remote"]}
-            since = _place("--since", options["since"], topics) or BEGINNING
-            until = _place("--until", options["until"], topics) or END
+            since = _boundary("--since", options["since"], topics) or BEGINNING
+            until = _boundary("--until", options["until"], topics) or END
             if _is_behind(since.point, until.point):
                 raise usage(f"--since {options['since']} is behind --until {options['until']}, expected one before it.")
             wanted = Export(
@@ -205,8 +211,8 @@ class Command(BaseCommand):
                 path=path,
                 format=options["format"],
                 catalog=options["catalog"],
-                since=_place("--since", options["since"], topics) or BEGINNING,
-                until=_place("--until", options["until"], topics) or END,
+                since=_boundary("--since", options["since"], topics) or BEGINNING,
+                until=_boundary("--until", options["until"], topics) or END,
                 events_per_commit=_at_least_one(options["part"]) or EVENTS_PER_COMMIT,
                 target_size=layout.parse_size(options["target_size"]),
                 follow=options["follow"],
@@ -308,7 +314,7 @@ def _is_behind(since: Any, until: Any) -> bool:
     return isinstance(since, int) and isinstance(until, int) and since > until > 0
 
 
-def _place(option: str, text: str | None, topics: list[str]) -> Any:
+def _boundary(option: str, text: str | None, topics: list[str]) -> Any:
     """An id or a time as the end of what is exported."""
     from django_events.reading.offsets import Boundary
 
