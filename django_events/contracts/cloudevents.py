@@ -7,12 +7,15 @@ fields are left out of it.
 """
 
 import json
+import re
 from base64 import b64encode
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 from urllib.parse import quote
 
 from django_events.contracts.contract import VERSION
+from django_events.event_columns import EVENT
 from django_events.masking import hides, without_masked
 from django_events.received import ReceivedEvent
 
@@ -20,8 +23,11 @@ MEDIA_TYPE = "application/cloudevents+json; charset=utf-8"
 BATCH_MEDIA_TYPE = "application/cloudevents-batch+json; charset=utf-8"
 TRACE = ("traceparent", "tracestate")  # in the metadata, by W3C Trace Context
 LONGEST_TRACE = 512  # characters of a header that receivers take
+METADATA, PUBLISHED_AT = EVENT.index("metadata"), EVENT.index("published_at")
+MOMENT = len("2026-01-31 12:34:56.123456+00")  # as PostgreSQL writes it; it leaves out zeros at the end
 
-_UNSAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')  # what CloudEvents doesn't encode
+_PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')  # what a header may have as it is
+_IS_PLAIN = re.compile(f"[{re.escape(_PLAIN)}]*").fullmatch
 
 
 def structured(event: ReceivedEvent) -> dict[str, Any]:
@@ -31,10 +37,15 @@ def structured(event: ReceivedEvent) -> dict[str, Any]:
 
 def binary(event: ReceivedEvent) -> tuple[dict[str, str], bytes]:
     """The attributes of an event as headers, and its payload itself as the body."""
-    headers = {f"ce-{name}": quote(text, safe=_UNSAFE) for name, text in attributes(event).items()}
+    headers = {f"ce-{name}": quoted(text) for name, text in attributes(event).items()}
     headers |= {f"ce-{name}": text for name, text in trace(event).items()}
     content_type, body = payload(event)
     return {**headers, "content-type": content_type}, body
+
+
+def quoted(text: str) -> str:
+    """An attribute as a header has it, percent-encoded. Most need nothing of that, which is found out sooner."""
+    return text if _IS_PLAIN(text) else quote(text, safe=_PLAIN)
 
 
 def payload(event: ReceivedEvent) -> tuple[str, bytes]:
@@ -82,7 +93,8 @@ def data(event: ReceivedEvent) -> dict[str, Any]:
 
 def trace(event: ReceivedEvent) -> dict[str, str]:
     """The trace that the event belongs to, which the receiver goes on with."""
-    metadata = event.metadata
+    if not (metadata := _metadata(event)):
+        return {}
     found = {name: metadata[name] for name in TRACE if name in metadata}
     return {
         name: text
@@ -93,12 +105,26 @@ def trace(event: ReceivedEvent) -> dict[str, str]:
 
 def schema_version(event: ReceivedEvent) -> int | None:
     """The version of its schema, if its metadata say one."""
-    version = event.metadata.get(VERSION)
+    version = _metadata(event).get(VERSION)
     return version if isinstance(version, int) and not isinstance(version, bool) else None
+
+
+def _metadata(event: ReceivedEvent) -> Mapping[str, Any]:
+    """Its metadata, if there is anything in them that a CloudEvent says. Most have nothing, and needn't be decoded.
+
+    PostgreSQL writes these names in a jsonb as they are. Both of TRACE begin alike.
+    """
+    stored = event.columns[METADATA]
+    if isinstance(stored, str) and VERSION not in stored and "trace" not in stored:
+        return {}
+    return event.metadata
 
 
 def moment(event: ReceivedEvent) -> str:
     """When it was published."""
+    stored = event.columns[PUBLISHED_AT]
+    if isinstance(stored, str) and len(stored) == MOMENT and stored.endswith("+00"):
+        return f"{stored[:10]}T{stored[11:-3]}Z"
     return event.published_at.isoformat().replace("+00:00", "Z")
 
 

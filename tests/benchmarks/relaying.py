@@ -23,9 +23,32 @@ from tests.benchmarks.transfer import BACKLOG, BUFFER, backlog, declared
 from tests.support.brokers import NATS, REDIS, MockKafka, Nats, Redis
 
 EVENTS = 50_000
-READ = "SELECT id, key, type, value::text FROM bench_log WHERE topic_id = %s AND id > %s ORDER BY id LIMIT %s"
+READ = """
+SELECT id, key, type, value::text, to_char(published_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+FROM bench_log WHERE topic_id = %s AND id > %s ORDER BY id LIMIT %s
+"""
 PROGRESS = "UPDATE bench_position SET position = %s WHERE id = 1"
 Send = Callable[[list[tuple[Any, ...]]], None]
+Named = Callable[..., dict[str, str]]  # what is sent beside the value
+
+
+def bare(event_id: int, key: str | None, kind: str, at: str) -> dict[str, str]:
+    """As little as a reader needs."""
+    return {"id": str(event_id), "type": kind}
+
+
+def a_cloudevent(event_id: int, key: str | None, kind: str, at: str) -> dict[str, str]:
+    """What a relay says of an event."""
+    return {
+        "ce_specversion": "1.0",
+        "ce_id": f"bench/{event_id}",
+        "ce_source": "/bench",
+        "ce_type": kind,
+        "ce_time": at,
+        "ce_subject": key or "",
+        "ce_relay": "bench",
+        "content-type": "application/json",
+    }
 
 
 def by_hand(topic_id: int, events: int, send: Send) -> float:
@@ -49,32 +72,31 @@ def by_hand(topic_id: int, events: int, send: Send) -> float:
     return events / seconds
 
 
-def to_redis(client: Any) -> Send:
+def to_redis(client: Any, named: Named) -> Send:
     def send(batch: list[tuple[Any, ...]]) -> None:
         with client.pipeline(transaction=False) as pipeline:
-            for event_id, key, kind, value in batch:
-                pipeline.xadd("by-hand", {"id": event_id, "key": key or "", "type": kind, "data": value})
+            for event_id, key, kind, value, at in batch:
+                pipeline.xadd("by-hand", {**named(event_id, key, kind, at), "key": key or "", "data": value})
             pipeline.execute()
 
     return send
 
 
-def to_nats(loop: asyncio.AbstractEventLoop, context: Any) -> Send:
+def to_nats(loop: asyncio.AbstractEventLoop, context: Any, named: Named) -> Send:
     async def publish(batch: list[tuple[Any, ...]]) -> None:
         sent = [
-            await context.publish_async("by-hand", value.encode(), headers={"id": str(event_id), "type": kind})
-            for event_id, _, kind, value in batch
+            await context.publish_async("by-hand", value.encode(), headers=named(event_id, key, kind, at))
+            for event_id, key, kind, value, at in batch
         ]
         await asyncio.gather(*sent)
 
     return lambda batch: loop.run_until_complete(publish(batch))
 
 
-def to_kafka(producer: Any) -> Send:
+def to_kafka(producer: Any, named: Named) -> Send:
     def send(batch: list[tuple[Any, ...]]) -> None:
-        for event_id, key, kind, value in batch:
-            headers = [("id", str(event_id).encode()), ("type", kind.encode())]
-            producer.produce("by-hand", value=value, key=key, headers=headers)
+        for event_id, key, kind, value, at in batch:
+            producer.produce("by-hand", value=value, key=key, headers=list(named(event_id, key, kind, at).items()))
         producer.flush()
 
     return send
@@ -90,16 +112,16 @@ def into_a_broker(effort: Effort) -> Iterator[Row]:
         brokers: dict[str, dict[str, Any]] = {}
         relays: dict[str, DeclaredRelay] = {}
         clears: dict[str, Callable[[], None]] = {}
-        hands: dict[str, Send] = {}
+        hands: dict[str, Callable[[Named], Send]] = {}
 
-        def add(name: str, broker: Any, clear: Callable[[], None], send: Send) -> None:
+        def add(name: str, broker: Any, clear: Callable[[], None], sends: Callable[[Named], Send]) -> None:
             brokers[broker.name] = broker.options
-            clears[name], hands[name] = clear, send
+            clears[name], hands[name] = clear, sends
             relays[name] = a_relay(broker.name, name=f"bench-{broker.name}")
 
         if REDIS is not None:
             redis = stack.enter_context(closing(Redis(folder)))
-            add("Redis streams", redis, redis.clear, to_redis(redis.client()))
+            add("Redis streams", redis, redis.clear, partial(to_redis, redis.client()))
         if NATS is not None:
             import nats as client
 
@@ -114,12 +136,12 @@ def into_a_broker(effort: Effort) -> Iterator[Row]:
                 nats.add_stream(STREAM_OF_NATS, SUBJECT_OF_NATS)
                 nats.add_stream("BY-HAND", "by-hand")
 
-            add("JetStream", nats, clear, to_nats(loop, connection.jetstream()))
+            add("JetStream", nats, clear, partial(to_nats, loop, connection.jetstream()))
         from confluent_kafka import Producer
 
         mocked = stack.enter_context(closing(MockKafka(folder)))
         producer = Producer({"bootstrap.servers": mocked.servers, "enable.idempotence": True, "linger.ms": 5})
-        add("a mocked Kafka", mocked, lambda: None, to_kafka(producer))
+        add("a mocked Kafka", mocked, lambda: None, partial(to_kafka, producer))
 
         def relayed(name: str) -> float:
             clears[name]()
@@ -127,21 +149,22 @@ def into_a_broker(effort: Effort) -> Iterator[Row]:
             settle("django_events_position")
             return consume([relays[name]], events)
 
-        def sent(name: str) -> float:
+        def sent(name: str, named: Named) -> float:
             clears[name]()
-            return by_hand(topic_id, events, hands[name])
+            return by_hand(topic_id, events, hands[name](named))
 
         blocks: dict[str, Callable[[], float]] = {}
         for name in relays:
             blocks[name] = lambda name=name: relayed(name)
-            blocks[f"by hand, {name}"] = lambda name=name: sent(name)
+            blocks[f"by hand, {name}"] = lambda name=name: sent(name, bare)
+            blocks[f"the same CloudEvents by hand, {name}"] = lambda name=name: sent(name, a_cloudevent)
         stack.enter_context(override_settings(DJANGO_EVENTS={"BROKERS": brokers}))
         with registered(*relays.values()):
             samples = interleave(blocks, rounds=effort.rounds(5))
     for name in relays:
-        yield samples.row(
-            f"a relay to {name}, batches of {BATCH}", name, f"by hand, {name}", unit="events/s", goal=at_least(0.7)
-        )
+        what = f"a relay to {name}, batches of {BATCH}"
+        yield samples.row(what, name, f"by hand, {name}", unit="events/s", goal=at_least(0.7))
+        yield samples.row(what, name, f"the same CloudEvents by hand, {name}", unit="events/s")
 
 
 SERVERS: dict[str, tuple[str, str | None, Callable[[Path], Any]]] = {

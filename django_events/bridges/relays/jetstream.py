@@ -20,10 +20,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
 from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
+from django_events.contracts.cloudevents import quoted
 from django_events.exceptions import MessageRefused, NotReady
 from django_events.received import ReceivedEvent
 
@@ -31,7 +32,6 @@ SECONDS = 10.0  # for a connection and for the answers to a batch, where the set
 WRONG_LAST_MESSAGE, WRONG_LAST_SEQUENCE, TOO_LARGE = 10070, 10071, 10054  # the server's codes of errors
 NEWEST, NEWEST_TIME = "Relay-Newest", "Relay-Newest-Time"  # the newest event in front of a dead letter
 SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
-UNQUOTED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')  # as in HTTP
 
 T = TypeVar("T")
 
@@ -209,7 +209,8 @@ class JetStreamBridge:
         before: RelayMessage | None = None
         for message in messages:
             headers = self._headers(message, stream, sequence, before)
-            size = len(message.body or b"null") + sum(len(f"{name}: {text}\r\n") for name, text in headers.items()) + 14
+            named = sum(map(len, headers)) + sum(map(len, headers.values())) + len(": \r\n") * len(headers)
+            size = len(message.body or b"null") + named + 14
             if size > self._connection.max_payload:
                 too_large = MessageRefused(
                     f"It has {size} bytes with its headers, and the server takes {self._connection.max_payload}."
@@ -262,7 +263,7 @@ class JetStreamBridge:
     def _headers(
         self, message: RelayMessage, stream: str, sequence: int, before: RelayMessage | None
     ) -> dict[str, str]:
-        attributes = {f"ce-{name}": quote(text, safe=UNQUOTED) for name, text in message.attributes.items()}
+        attributes = {f"ce-{name}": quoted(text) for name, text in message.attributes.items()}
         redriven = {}
         if message.redriven:
             newest, time = self._newest.get(stream, (0, ""))

@@ -138,8 +138,6 @@ class KafkaBridge:
 
     def _produce(self, message: RelayMessage, answered: Callable[[Any, Any], None]) -> Any:
         """Hand a message to the client; the error of one that it refuses for its size."""
-        from confluent_kafka import KafkaError, KafkaException
-
         try:
             self._producer.produce(
                 message.route.to,
@@ -148,9 +146,10 @@ class KafkaBridge:
                 headers=_headers(message),
                 on_delivery=answered,
             )
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                return error.args[0]
+        except Exception as error:
+            refused = error.args[0] if error.args else None
+            if _is_too_large(refused):
+                return refused
             raise
         self._producer.poll(0)
         return None
@@ -205,6 +204,11 @@ def _is_of_its_batch(answer: Any) -> bool:
     return answer is not None and answer is not _UNANSWERED and answer.name() in OF_A_BATCH
 
 
-def _headers(message: RelayMessage) -> list[tuple[str, bytes]]:
-    attributes = [(f"ce_{name}", text.encode()) for name, text in message.attributes.items()]
-    return [*attributes, *((name, text.encode()) for name, text in message.headers.items())]
+def _is_too_large(error: Any) -> bool:
+    from confluent_kafka import KafkaError
+
+    return isinstance(error, KafkaError) and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+
+def _headers(message: RelayMessage) -> list[tuple[str, str]]:
+    return [*[(f"ce_{name}", text) for name, text in message.attributes.items()], *message.headers.items()]

@@ -133,7 +133,7 @@ class Relaying:
                 return Batch(messages, FailedAt(index, error))
             if message is None:
                 continue
-            if largest is not None and message.size > largest:
+            if largest is not None and message.is_larger(largest):
                 said = f"It has {message.size} bytes with its headers, and the target takes {largest}."
                 return Batch(messages, FailedAt(index, MessageRefused(said)))
             messages.append(message)

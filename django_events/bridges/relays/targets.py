@@ -43,6 +43,12 @@ class RelayMessage:
     body: bytes | None = field(repr=False)
     redriven: bool = False  # a dead letter, which comes behind events of higher ids
 
+    def is_larger(self, most: int) -> bool:
+        """Whether the target gets more bytes than so many. They are counted where there could be as many."""
+        named = (self.attributes, self.headers)
+        characters = sum(sum(map(len, one)) + sum(map(len, one.values())) + 3 * len(one) for one in named)
+        return len(self.body or b"") + 4 * (characters + len(self.key or "")) > most and self.size > most
+
     @property
     def size(self) -> int:
         """About how many bytes the target gets."""

@@ -1,0 +1,61 @@
+"""Shorter ways to a CloudEvent, which most events go: they give what the long way gives."""
+
+import json
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from django_events.bridges.relays.targets import RelayMessage, Route
+from django_events.contracts import cloudevents
+from django_events.received import ReceivedEvent
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",)))
+
+
+def received(*, metadata="{}", published_at="2026-01-31 12:34:56.123456+00"):
+    return ReceivedEvent("orders", (1, 0, 1, "made", "k", "{}", None, metadata, published_at, published_at))
+
+
+@given(TEXT)
+@example("orders/1042")
+@example("50 %")
+@example('a "b"')
+def test_an_attribute_in_a_header_is_percent_encoded_where_it_has_to_be(text):
+    unchanged = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+    assert cloudevents.quoted(text) == quote(text, safe=unchanged)
+
+
+@given(st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30)), st.sampled_from([None, 0, 120_000]))
+def test_the_time_is_the_same_however_postgresql_writes_it(moment, microsecond):
+    if microsecond is not None:
+        moment = moment.replace(microsecond=microsecond)
+    fraction = f".{moment.microsecond:06d}".rstrip("0") if moment.microsecond else ""
+    stored = f"{moment:%H:%M:%S}{fraction}+00"
+    stored = f"{moment.year:04d}-{moment.month:02d}-{moment.day:02d} {stored}"
+    expected = moment.replace(tzinfo=UTC).isoformat().replace("+00:00", "Z")
+    assert cloudevents.moment(received(published_at=stored)) == expected
+    assert cloudevents.moment(received(published_at=moment.replace(tzinfo=UTC))) == expected
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["traceparent", "tracestate", "schema_version", "traces", "other"]), st.integers(1, 9)
+    ),
+    TEXT,
+)
+def test_metadata_are_left_undecoded_only_where_they_say_nothing_of_it(metadata, text):
+    metadata = {name: n if name == "schema_version" else f"of {n}" for name, n in metadata.items()} | {"note": text}
+    # As PostgreSQL writes a jsonb: ASCII as it is.
+    event = received(metadata=json.dumps(metadata, ensure_ascii=False))
+    whole = received(metadata=metadata)
+    assert cloudevents.attributes(event) == cloudevents.attributes(whole)
+    assert cloudevents.trace(event) == cloudevents.trace(whole)
+
+
+@given(st.dictionaries(TEXT, TEXT, max_size=5), st.none() | TEXT, st.none() | st.binary(), st.integers(0, 60))
+def test_a_message_is_larger_where_its_size_is(attributes, key, body, most):
+    message = RelayMessage(1, "orders/1", Route("t"), key, attributes, {"content-type": "x"}, body)
+    for limit in (most, message.size, message.size - 1):
+        assert message.is_larger(limit) is (message.size > limit)
