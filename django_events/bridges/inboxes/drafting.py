@@ -25,7 +25,7 @@ from django_events.publishing.encoding import MAX_KEY_LENGTH, Encoded, encode_dr
 from django_events.retries import Ignore, RetryLater
 
 UNREADABLE = "inbox.unreadable"  # the type of events that are messages which can't be read
-PREFIXES = ("ce_", "ce-", "cloudevents:", "cloudevents_")  # of attributes beside the payload: Kafka, NATS, AMQP
+KAFKA, NATS, AMQP = "ce_", "ce-", ("cloudevents:", "cloudevents_")  # in front of attributes beside the payload
 STRUCTURED = "application/cloudevents+json"
 LONGEST_REASON = 1_000
 MOST_DIGITS = 9  # of the version of a schema
@@ -150,9 +150,12 @@ def _cloudevent(message: InboxMessage) -> Draft:
 def _attributes(headers: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, text in headers.items():
-        if name.startswith(PREFIXES):
-            prefix = next(filter(name.startswith, PREFIXES))
-            found[name[len(prefix) :]] = unquote(text) if prefix == "ce-" else text
+        if name.startswith(KAFKA):
+            found[name[len(KAFKA) :]] = text
+        elif name.startswith(NATS):
+            found[name[len(NATS) :]] = unquote(text)
+        elif name.startswith(AMQP):
+            found[name[len(AMQP[0]) :]] = text
     return found
 
 

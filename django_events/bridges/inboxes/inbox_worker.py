@@ -265,7 +265,7 @@ class InboxWorker:
                 )
             intake.position[gone.log] = gone.place
             intake.gone += gone.messages
-        taken = 0
+        taken, last = 0, dict[str, InboxMessage]()
         for message in found.messages:
             if taken and stop.requested:
                 break
@@ -276,13 +276,14 @@ class InboxWorker:
                     raise
                 break
             taken += 1
-            intake.position[message.log] = message.place
+            last[message.log] = message
             if not is_readable:
                 intake.unread.append(message.address)
             if event is None:
                 intake.left_out += 1
             else:
                 intake.events.append(event)
+        intake.position.update({log: message.place_behind for log, message in last.items()})
         intake.lag = None if found.lag is None else found.lag - taken
         if found.passed is not None and taken == len(found.messages):
             intake.position.update(found.passed.places)

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -396,7 +397,7 @@ class KafkaReader:
         return InboxMessage(
             id=str(offset),
             log=self._log(partition),
-            place=_place(offset + 1, self._topic_id, last=offset, digest=_digest(message)),
+            place=partial(_place_behind, message, self._topic_id),
             key=None if key is None else key.decode("utf-8", "backslashreplace"),
             body=message.value(),
             headers={name.lower(): value.decode("utf-8", "replace") for name, value in raw.items()},
@@ -435,6 +436,10 @@ def _spec() -> Any:
 
 def _place(offset: int, topic_id: str | None, *, last: int | None = None, digest: str | None = None) -> dict[str, Any]:
     return {"next": offset, "topic_id": topic_id, "last": last, "digest": digest}
+
+
+def _place_behind(message: Any, topic_id: str | None) -> dict[str, Any]:
+    return _place(message.offset() + 1, topic_id, last=message.offset(), digest=_digest(message))
 
 
 def _digest(message: Any) -> str:

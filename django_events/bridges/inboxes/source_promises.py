@@ -115,7 +115,7 @@ class SourcePromises(Promises):
         for index in {0, len(found) // 2, len(found) - 1}:
             behind = dict(places)
             for one in found[: index + 1]:
-                behind[one.log] = one.place
+                behind[one.log] = one.place_behind
             self._expect_json(behind, f"behind {found[index].address} there is")
             other = self._opened()
             rest = self._read_on(other, json.loads(json.dumps(behind)), len(found) - index - 1)
@@ -335,7 +335,7 @@ class SourcePromises(Promises):
             found = self._read(reader, places, min(AT_ONCE, max(number - len(messages), 1)))
             self.expect(not found.gone, f"read() tells that messages are gone, and none was removed: {found.gone}")
             for one in found.messages:
-                places[one.log] = one.place
+                places[one.log] = one.place_behind
             messages += found.messages
             if len(messages) >= number or (not found.messages and time.monotonic() > deadline):
                 return messages

@@ -34,7 +34,7 @@ class InboxMessage:
 
     id: str  # `1700000000000-0` of Redis, a number of the stream in JetStream, an offset in Kafka
     log: str  # the stream, or the topic and its partition
-    place: Any = field(repr=False)  # what the inbox remembers of the log when it has taken this in
+    place: Any = field(repr=False)  # what the inbox remembers of the log when it has taken this in, or what makes it
     key: str | None = None
     body: bytes | None = field(default=None, repr=False)  # payloads are kept out of logs
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -47,6 +47,11 @@ class InboxMessage:
     def address(self) -> str:
         """`bank.payments/1700000000000-0`: which message it is, for people."""
         return f"{self.log}/{self.id}"
+
+    @property
+    def place_behind(self) -> Any:
+        """What the inbox remembers of the log when it has taken this in. Of a batch only the last one is asked."""
+        return self.place() if callable(self.place) else self.place
 
     def json(self) -> Any:
         """The body as JSON; ValueError if it is none."""

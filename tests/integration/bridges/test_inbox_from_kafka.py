@@ -203,7 +203,7 @@ def test_a_partition_that_was_added_is_read_from_its_first_message_on(make_inbox
         places = {log: place for log, place in reader.begin("end").items() if log == "bank/0"}
         found = reader.read(places, 10)
         assert [one.address for one in found.messages] == ["bank/1/0", "bank/1/1"]
-        places["bank/1"] = found.messages[0].place
+        places["bank/1"] = found.messages[0].place_behind
         assert [one.address for one in reader.read(places, 10).messages] == ["bank/1/1"]
 
 
