@@ -29,8 +29,8 @@ from django_events import (
     sse,
     telemetry,
 )
-from django_events.live import listening
-from django_events.live.tailing import Stage
+from django_events.live import feeds
+from django_events.live.feeds import Stage
 from django_events.maintaining.expiring import expire
 from django_events.metrics.exposition import text
 from django_events.metrics.prometheus import Observer
@@ -399,7 +399,7 @@ def test_listeners_are_counted_with_what_they_take(things, counted):
 @pytest.mark.usefixtures("transactional_db")
 def test_listeners_without_room_and_below_retention_are_counted(make_topic, counted, monkeypatch):
     topic = make_topic(segment_size=100, retention_events=1)
-    monkeypatch.setattr(listening, "MOST_EVENTS", 3)
+    monkeypatch.setattr(feeds, "MOST_EVENTS", 3)
     with listen(topic) as slow:
         wait_until(lambda: slow.stage is Stage.TAILED, what="the tailer")
         publish_many(topic, [Draft(value=n) for n in range(150)])
