@@ -50,6 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if folder in LONG_UNLESS_MARKED and not marked:
             item.add_marker(pytest.mark.long)
     leave_few(items)
+    # Processes take tests of each other from the end of what is left. Each that got one of these would start a Spark.
+    items.sort(key=lambda item: "spark" not in item.path.relative_to(Path(__file__).parent).parts)
 
 
 def leave_few(items: list[pytest.Item]) -> None:
