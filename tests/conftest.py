@@ -29,8 +29,8 @@ pytest_plugins = [  # each before those that import it
     "tests.support.fix_restores",
     "tests.support.fix_sites",
     "tests.support.fix_webhooks",
+    "tests.support.fix_brokers",
     "tests.support.fix_relays",
-    "tests.support.fix_queue_brokers",
     "tests.support.fix_inboxes",
     "tests.support.fix_mirrors",
 ]
