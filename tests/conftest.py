@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -29,8 +30,8 @@ pytest_plugins = [  # each before those that import it
     "tests.support.fix_restores",
     "tests.support.fix_sites",
     "tests.support.fix_webhooks",
+    "tests.support.fix_brokers",
     "tests.support.fix_relays",
-    "tests.support.fix_queue_brokers",
     "tests.support.fix_inboxes",
     "tests.support.fix_mirrors",
 ]
@@ -42,14 +43,17 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 LONG_UNLESS_MARKED = {"acceptance", "faults", "pages", "spark"}
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     for item in items:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
         marked = any(item.get_closest_marker(name) is not None for name in ("quick", "slow"))
         if folder in LONG_UNLESS_MARKED and not marked:
             item.add_marker(pytest.mark.long)
     leave_few(items)
+    yield  # `-m` chooses, and pytest-django sorts
+    # Processes take tests of each other from the end of what is left. Each that got one of these would start a Spark.
+    items.sort(key=lambda item: "spark" not in item.path.relative_to(Path(__file__).parent).parts)
 
 
 def leave_few(items: list[pytest.Item]) -> None:

@@ -497,7 +497,7 @@ CREATE FUNCTION django_events_lease_of(
     OUT attempts integer[],
     OUT keys text[]
 )
-LANGUAGE plpgsql AS $function$
+LANGUAGE plpgsql SET enable_sort = off AS $function$
 #variable_conflict use_column
 DECLARE
     given_ours CONSTANT bigint[] := ARRAY[]::bigint[];
@@ -514,11 +514,13 @@ BEGIN
         given_token := ('x' || right(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint & 9223372036854775807;
         token := given_token;
         FOR line IN
-SELECT set_config(
-    'django_events.claims',
-    CASE WHEN pg_try_advisory_xact_lock_shared(561, given_consumer_id) THEN given_consumer_id::text ELSE '' END,
-    true
-)
+SELECT
+    set_config(
+        'django_events.claims',
+        CASE WHEN pg_try_advisory_xact_lock_shared(561, given_consumer_id) THEN given_consumer_id::text ELSE '' END,
+        true
+    ),
+    set_config('enable_sort', 'off', true)
         LOOP
             NULL;
         END LOOP;

@@ -29,8 +29,7 @@ def drafts(count: int) -> list[Draft]:
 
 
 @pytest.mark.requirement("X15")
-@pytest.mark.parametrize("format", ["parquet", "json", "delta", "iceberg"])
-@rounds(21)
+@rounds(21, "parquet", "json", "delta", "iceberg")
 def test_what_is_erased_stays_erased(log: Callable[..., Any], tmp_path: Path, format: str, round: int) -> None:
     topic = log(*drafts(EVENTS))
     rng, how, out = random.Random(round), HOW[round % len(HOW)], tmp_path / "out"

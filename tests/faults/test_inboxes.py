@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -16,21 +15,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.aws_server import Aws
-from tests.support.brokers import NATS, REDIS, MockKafka, Nats, Redis
+from tests.faults.rounds import Trouble, rounds_of_trouble
+from tests.support.fix_brokers import make_broker
 from tests.support.processes import Processes, freeze
 from tests.support.proxies import CuttingProxy, SilentProxy
-from tests.support.rabbit_server import RABBITMQ, RabbitMQ
 
 pytestmark = pytest.mark.requirement("X21", "S8")
 
 READY = "Ctrl-C stops."
-KINDS: dict[str, Any] = {
-    "redis": (REDIS, Redis, "redis-server"),
-    "nats": (NATS, Nats, "nats-server"),
-    "kafka": (sys.executable, MockKafka, ""),
-}
-QUEUES: dict[str, Any] = {"rabbitmq": (RABBITMQ, RabbitMQ, "rabbitmq-server"), "aws": (sys.executable, Aws, "")}
+KINDS = ["redis", "nats", "kafka"]
+QUEUES = ["rabbitmq", "aws"]
 BY_PROXY = ["redis", "nats", *QUEUES]  # Kafka says to its clients itself where it is
 # The words of a client that asks for messages, or says that it has them.
 READS = {"redis": "XRANGE", "nats": "STREAM.INFO", "rabbitmq": "\x00\x3c\x00\x50", "aws": "ReceiveMessage"}
@@ -101,7 +95,7 @@ class Site:
         ).fetchall()
         return int(answer)
 
-    def wait_until_taken(self, *, repaired: bool = False) -> None:
+    def wait_until_done(self, *, repaired: bool = False) -> None:
         """Until all is taken in; if `repaired`, by a network that comes back whenever it is silent."""
 
         def is_done() -> bool:
@@ -146,10 +140,7 @@ def settings_module() -> str:
 
 @pytest.fixture
 def site(processes: Processes, request: pytest.FixtureRequest) -> Iterator[Site]:
-    binary, kind, package = {**KINDS, **QUEUES}[request.param]
-    if binary is None:
-        pytest.skip(f"{package} is not installed: apt-get install {package}")
-    with closing(Site(processes, kind(processes.folder))) as site:
+    with closing(Site(processes, make_broker(request.param, processes.folder))) as site:
         yield site
 
 
@@ -161,14 +152,14 @@ def test_who_froze_with_a_batch_in_hand_takes_in_nothing_twice(site: Site):
     os.waitpid(frozen.pid, os.WUNTRACED)
     twin = site.worker()
     site.send(20)
-    site.wait_until_taken()
+    site.wait_until_done()
     frozen.send_signal(signal.SIGCONT)
     if site.broker.name in KINDS:
         site.processes.wait_until(lambda: "moved on by another process" in site.processes.said(frozen), what="its log")
     twin.kill()
     twin.wait()
     site.send(30)
-    site.wait_until_taken()
+    site.wait_until_done()
 
     site.check()
 
@@ -178,7 +169,7 @@ def test_who_froze_with_a_question_on_its_way_takes_in_nothing_twice(site: Site)
     """It has asked for a batch, and gets it when another worker has taken it in, and what came later."""
     frozen = site.worker(by_proxy=True)
     site.send(1)
-    site.wait_until_taken()
+    site.wait_until_done()
     site.proxy.vanish_at(READS[site.broker.name], arrives=True)
     if site.broker.name in QUEUES:
         site.send(1)
@@ -186,15 +177,15 @@ def test_who_froze_with_a_question_on_its_way_takes_in_nothing_twice(site: Site)
     freeze(frozen)
     site.send(50)
     twin = site.worker()
-    site.wait_until_taken()
+    site.wait_until_done()
     site.proxy.come_back()
     frozen.send_signal(signal.SIGCONT)
     site.send(10)
-    site.wait_until_taken()
+    site.wait_until_done()
     twin.terminate()
     twin.wait()
     site.send(10)
-    site.wait_until_taken()
+    site.wait_until_done()
 
     site.check()
 
@@ -205,17 +196,17 @@ def test_who_froze_while_it_sent_rows_keeps_no_other_waiting(site: Site):
     with closing(SilentProxy(site.processes.url)) as silent:
         frozen = site.worker(database=silent.url)
         site.send(30)
-        site.wait_until_taken()
+        site.wait_until_done()
         silent.vanish_at('"inbox"')  # of the events that it sends
         site.send(30)
         site.processes.wait_until(silent.vanished.is_set, what="events on their way")
         freeze(frozen)
         site.worker()
-        site.wait_until_taken()
+        site.wait_until_done()
         silent.come_back()
         frozen.send_signal(signal.SIGCONT)
         site.send(10)
-        site.wait_until_taken()
+        site.wait_until_done()
 
         site.check()
 
@@ -225,7 +216,7 @@ def test_who_froze_while_it_sent_rows_keeps_no_other_waiting(site: Site):
 def test_a_commit_whose_answer_is_lost_is_one_commit(site: Site, lost: str):
     site.worker(to_database_by_proxy=True)
     site.send(30)
-    site.wait_until_taken()
+    site.wait_until_done()
     if lost == "answer":
         site.database.lose_next_answer()
     elif lost == "commit":
@@ -234,9 +225,9 @@ def test_a_commit_whose_answer_is_lost_is_one_commit(site: Site, lost: str):
         site.database.strand_next_commit()
     site.send(30)
     site.processes.wait_until(site.database.lost.is_set, what="a COMMIT that is lost")
-    site.wait_until_taken()
+    site.wait_until_done()
     site.send(5)
-    site.wait_until_taken()
+    site.wait_until_done()
 
     site.check()
 
@@ -245,64 +236,43 @@ def test_a_commit_whose_answer_is_lost_is_one_commit(site: Site, lost: str):
 def test_a_broker_that_is_killed_and_a_network_that_is_cut_are_waited_for(site: Site):
     site.worker(by_proxy=True)
     site.send(20)
-    site.wait_until_taken()
+    site.wait_until_done()
     site.broker.kill()
     site.processes.wait_until(lambda: "takes nothing in since" in site.processes.log_of("run_inbox"), what="outage")
     site.broker.start()
     site.send(20)
-    site.wait_until_taken()
+    site.wait_until_done()
     if site.broker.name in BY_PROXY:
         site.proxy.vanish_at(READS[site.broker.name])
         site.send(20)
         site.processes.wait_until(site.proxy.vanished.is_set, what="silence")
         site.proxy.come_back()
-        site.wait_until_taken()
+        site.wait_until_done()
     site.processes.wait_until(lambda: "works again" in site.processes.log_of("run_inbox"), what="its end")
 
     site.check()
 
 
 def _rounds(site: Site, rounds: int, dice: random.Random) -> None:
-    workers, frozen = [site.worker(by_proxy=True)], []
-    troubles = ["kill", "freeze", "two", "broker", "commit", "none"]
-    troubles += ["network"] if site.broker.name in BY_PROXY else []
-    for _ in range(rounds):
-        site.send(dice.randint(1, 60))
-        match dice.choice(troubles):
-            case "kill":
-                worker = workers.pop()
-                worker.kill()
-                worker.wait()
-            case "freeze":
-                frozen.append(workers.pop())
-                freeze(frozen[-1])
-            case "two":
-                workers.append(site.worker())
-            case "broker":
-                site.broker.kill()
-                site.broker.start()
-            case "network":
-                site.proxy.vanish_at(READS[site.broker.name], arrives=dice.random() < 0.5)
-                site.send(1)
-                if dice.random() < 0.5:
-                    site.proxy.come_back()
-            case "commit":
-                workers.append(site.worker(to_database_by_proxy=True))
-                dice.choice([site.database.lose_next_answer, site.database.lose_next_commit])()
-        while len(workers) > 2:
-            workers.pop(0).terminate()
-        if not workers:
-            workers.append(site.worker(by_proxy=True))
-        site.send(dice.randint(1, 60))
-        if frozen and dice.random() < 0.5:
-            site.wait_until_taken(repaired=True)
-            woken = frozen.pop()
-            woken.send_signal(signal.SIGCONT)
-            workers.append(woken)
-    for process in frozen:
-        process.send_signal(signal.SIGCONT)
-    site.wait_until_taken(repaired=True)
-    site.check()
+    def broker() -> None:
+        site.broker.kill()
+        site.broker.start()
+
+    def network() -> None:
+        site.proxy.vanish_at(READS[site.broker.name], arrives=dice.random() < 0.5)
+        site.send(1)
+        if dice.random() < 0.5:
+            site.proxy.come_back()
+
+    def commit() -> "subprocess.Popen[str]":
+        worker = site.worker(to_database_by_proxy=True)
+        dice.choice([site.database.lose_next_answer, site.database.lose_next_commit])()
+        return worker
+
+    troubles: dict[str, Trouble] = {"broker": broker, "commit": commit}
+    if site.broker.name in BY_PROXY:
+        troubles["network"] = network
+    rounds_of_trouble(site, rounds, dice, **troubles)
 
 
 @pytest.mark.parametrize("site", [*KINDS, *QUEUES], indirect=True)

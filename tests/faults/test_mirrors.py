@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from testproject.private_postgres.server import Server
+from tests.faults.rounds import rounds_of_trouble
 from tests.support.fix_servers import database_of
 from tests.support.processes import Processes, freeze
 from tests.support.proxies import CuttingProxy, SilentProxy
@@ -80,14 +81,14 @@ class Sites:
         self.here.wait_until(lambda: READY in self.here.said(process), what="a worker that is ready")
         return process
 
-    def send(self, events: int) -> None:
-        numbers = range(self.sent + 1, self.sent + events + 1)
+    def send(self, messages: int) -> None:
+        numbers = range(self.sent + 1, self.sent + messages + 1)
         with psycopg.connect(self.shop.url) as session:
             for number in numbers:
                 session.execute(
                     "SELECT django_events_publish('letters', to_jsonb(%s::int), key => %s)", [number, f"k{number % 7}"]
                 )
-        self.sent += events
+        self.sent += messages
 
     def inbox_row(self) -> list[Any]:
         return self.connection.execute("SELECT to_jsonb(i) FROM django_events_inbox AS i").fetchall()
@@ -98,7 +99,7 @@ class Sites:
         ).fetchall()
         return int(answer)
 
-    def wait_until_taken(self, *, repaired: bool = False) -> None:
+    def wait_until_done(self, *, repaired: bool = False) -> None:
         def is_done() -> bool:
             if repaired:
                 self.proxy.come_back()
@@ -170,21 +171,21 @@ def test_who_froze_with_a_question_on_its_way_takes_in_nothing_twice(sites: Site
     """It has asked for a batch, and gets it when another worker has taken it in, and what came later."""
     frozen = sites.worker(by_proxy=True)
     sites.send(1)
-    sites.wait_until_taken()
+    sites.wait_until_done()
     sites.proxy.vanish_at(READS, arrives=True)
     sites.send(30)
     sites.here.wait_until(sites.proxy.vanished.is_set, what="a question on its way")
     freeze(frozen)
     twin = sites.worker()
-    sites.wait_until_taken()
+    sites.wait_until_done()
     sites.proxy.come_back()
     frozen.send_signal(signal.SIGCONT)
     sites.send(10)
-    sites.wait_until_taken()
+    sites.wait_until_done()
     twin.terminate()
     twin.wait()
     sites.send(10)
-    sites.wait_until_taken()
+    sites.wait_until_done()
 
     sites.check()
 
@@ -195,17 +196,17 @@ def test_who_froze_while_it_sent_rows_keeps_no_other_waiting(sites: Sites):
     with closing(SilentProxy(sites.here.url)) as silent:
         frozen = sites.worker(database=silent.url)
         sites.send(30)
-        sites.wait_until_taken()
+        sites.wait_until_done()
         silent.vanish_at(SENDS[sites.ids])
         sites.send(30)
         sites.here.wait_until(silent.vanished.is_set, what="rows on their way")
         freeze(frozen)
         sites.worker()
-        sites.wait_until_taken()
+        sites.wait_until_done()
         silent.come_back()
         frozen.send_signal(signal.SIGCONT)
         sites.send(30)
-        sites.wait_until_taken()
+        sites.wait_until_done()
 
         sites.check()
 
@@ -215,7 +216,7 @@ def test_who_froze_while_it_sent_rows_keeps_no_other_waiting(sites: Sites):
 def test_a_commit_whose_answer_is_lost_is_one_commit(sites: Sites, lost: str):
     sites.worker(to_database_by_proxy=True)
     sites.send(30)
-    sites.wait_until_taken()
+    sites.wait_until_done()
     if lost == "answer":
         sites.database.lose_next_answer()
     elif lost == "commit":
@@ -224,9 +225,9 @@ def test_a_commit_whose_answer_is_lost_is_one_commit(sites: Sites, lost: str):
         sites.database.strand_next_commit()
     sites.send(30)
     sites.here.wait_until(sites.database.lost.is_set, what="a COMMIT that is lost")
-    sites.wait_until_taken()
+    sites.wait_until_done()
     sites.send(5)
-    sites.wait_until_taken()
+    sites.wait_until_done()
 
     sites.check()
 
@@ -235,18 +236,18 @@ def test_a_commit_whose_answer_is_lost_is_one_commit(sites: Sites, lost: str):
 def test_a_source_that_is_killed_and_a_network_that_is_silent_are_waited_for(sites: Sites):
     sites.worker(by_proxy=True)
     sites.send(20)
-    sites.wait_until_taken()
+    sites.wait_until_done()
     sites.server.stop("immediate")
     sites.here.wait_until(lambda: "takes nothing in since" in sites.here.log_of("run_inbox"), what="an outage")
     sites.server.start()
     sites.send(20)
-    sites.wait_until_taken()
+    sites.wait_until_done()
     sites.proxy.vanish_at(READS)
     sites.send(20)
     sites.here.wait_until(sites.proxy.vanished.is_set, what="silence")
     sites.here.wait_until(lambda: "did not answer within 3 s" in sites.here.log_of("run_inbox"), what="a limit")
     sites.proxy.come_back()
-    sites.wait_until_taken()
+    sites.wait_until_done()
     assert "of-the-mirror" not in sites.here.log_of("run_inbox")
 
     sites.check()
@@ -257,7 +258,7 @@ def test_a_pooler_may_be_in_between(sites: Sites, pooler: str):
     twins = [sites.worker(database=pooler), sites.worker(database=pooler)]
     for _ in range(5):
         sites.send(30)
-        sites.wait_until_taken()
+        sites.wait_until_done()
     assert all(twin.poll() is None for twin in twins)
 
     sites.check()
@@ -267,12 +268,12 @@ def test_a_pooler_may_be_in_between(sites: Sites, pooler: str):
 def test_a_source_that_is_restored_from_a_backup_is_said(sites: Sites):
     worker = sites.worker()
     sites.send(30)
-    sites.wait_until_taken()
+    sites.wait_until_done()
     sites.shop.end()
     _copy_database(sites.server, "shop", "backup")
     sites.move()
     sites.send(30)
-    sites.wait_until_taken()
+    sites.wait_until_done()
     sites.shop.end()
     _copy_database(sites.server, "backup", "shop")
     assert worker.poll() is None
@@ -299,49 +300,25 @@ def _copy_database(server: Server, name: str, to: str) -> None:
     raise AssertionError(f"{name} is in use")
 
 
-def _rounds(sites: Sites, rounds: int, dice: random.Random) -> None:
-    workers, frozen = [sites.worker(by_proxy=True)], []
-    for _ in range(rounds):
-        sites.send(dice.randint(1, 60))
-        match dice.choice(["kill", "freeze", "two", "source", "network", "commit", "none"]):
-            case "kill":
-                worker = workers.pop()
-                worker.kill()
-                worker.wait()
-            case "freeze":
-                frozen.append(workers.pop())
-                freeze(frozen[-1])
-            case "two":
-                workers.append(sites.worker())
-            case "source":
-                sites.server.stop("immediate")
-                sites.server.start()
-            case "network":
-                sites.proxy.vanish_at(READS, arrives=dice.random() < 0.5)
-                sites.send(1)
-                if dice.random() < 0.5:
-                    sites.proxy.come_back()
-            case "commit":
-                workers.append(sites.worker(to_database_by_proxy=True))
-                dice.choice([sites.database.lose_next_answer, sites.database.lose_next_commit])()
-        while len(workers) > 2:
-            workers.pop(0).terminate()
-        if not workers:
-            workers.append(sites.worker(by_proxy=True))
-        sites.send(dice.randint(1, 60))
-        if frozen and dice.random() < 0.5:
-            sites.wait_until_taken(repaired=True)
-            woken = frozen.pop()
-            woken.send_signal(signal.SIGCONT)
-            workers.append(woken)
-    for process in frozen:
-        process.send_signal(signal.SIGCONT)
-    sites.wait_until_taken(repaired=True)
-    sites.check()
-
-
 @pytest.mark.parametrize("sites", KINDS, indirect=True)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.timeout(1_800)  # each round starts processes, which takes its time on a busy machine
 def test_thirty_rounds_of_trouble(sites: Sites, seed: int):
-    _rounds(sites, 30, random.Random(seed))
+    dice = random.Random(seed)
+
+    def source() -> None:
+        sites.server.stop("immediate")
+        sites.server.start()
+
+    def network() -> None:
+        sites.proxy.vanish_at(READS, arrives=dice.random() < 0.5)
+        sites.send(1)
+        if dice.random() < 0.5:
+            sites.proxy.come_back()
+
+    def commit() -> "subprocess.Popen[str]":
+        worker = sites.worker(to_database_by_proxy=True)
+        dice.choice([sites.database.lose_next_answer, sites.database.lose_next_commit])()
+        return worker
+
+    rounds_of_trouble(sites, 30, dice, source=source, network=network, commit=commit)

@@ -18,12 +18,10 @@ from tests.support.tables import read_back, run
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.timeout(600)]
 
 EVENTS, PER_COMMIT = 6_000, 250
-FORMATS = pytest.mark.parametrize("format", ["delta", "iceberg"])
 
 
-@FORMATS
 @pytest.mark.requirement("X15")
-@rounds(30)
+@rounds(30, "delta", "iceberg")
 def test_each_event_is_in_the_table_once(log: Callable[..., Any], tmp_path: Path, format: str, round: int) -> None:
     topic = log(*(Draft(value={"n": n}, type=f"t{n % 5}") for n in range(EVENTS)))
     rng, how, out = random.Random(round), HOW[round % len(HOW)], tmp_path / "out"
@@ -51,10 +49,16 @@ def test_each_event_is_in_the_table_once(log: Callable[..., Any], tmp_path: Path
     assert read_back(out, format) == stored(topic)
 
 
-@FORMATS
-@pytest.mark.slow
 @pytest.mark.requirement("X15")
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("format", "end"),
+    [
+        pytest.param("delta", signal.SIGTERM, marks=pytest.mark.slow),
+        ("delta", signal.SIGINT),
+        ("iceberg", signal.SIGTERM),
+        pytest.param("iceberg", signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
 def test_a_follower_goes_on_until_it_is_stopped(
     log: Callable[..., Any], tmp_path: Path, format: str, end: signal.Signals
 ) -> None:

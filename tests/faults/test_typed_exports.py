@@ -42,12 +42,11 @@ def draft(n: int) -> Draft:
     return Draft(value=value, type="counted" if n % 11 else "other")
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
 @pytest.mark.requirement("X15")
 @pytest.mark.requirement("X9")
-@rounds(12)
+@rounds(12, "delta", "iceberg")
 def test_each_event_is_in_the_columns_once(
-    log: Callable[..., Any], tmp_path: Path, kind: str, round: int, monkeypatch: pytest.MonkeyPatch
+    log: Callable[..., Any], tmp_path: Path, format: str, round: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = log(*map(draft, range(EVENTS)))
     rng, how, out = random.Random(round), HOW[round % len(HOW)], tmp_path / "out"
@@ -56,9 +55,9 @@ def test_each_event_is_in_the_columns_once(
 
     def newer() -> None:
         with declared(CountedSince):
-            export(kind, topic, out, *words)
+            export(format, topic, out, *words)
 
-    following = (topic, "--to", out, *words, "--follow", "--every", "0.1", "--format", kind)
+    following = (topic, "--to", out, *words, "--follow", "--every", "0.1", "--format", format)
     with started(*following, said=tmp_path / "said") as first:
         enough = rng.randrange(1, EVENTS // PER_COMMIT)
         wait_until(lambda: first.poll() is not None or len(list(out.rglob("*.parquet"))) >= enough)
@@ -71,7 +70,7 @@ def test_each_event_is_in_the_columns_once(
     assert "Traceback" not in said
 
     newer()
-    found = rows(kind, out)
+    found = rows(format, out)
     assert [row["offset"] for row in found] == [*range(1, EVENTS + 1)]
     for row, known in zip(found, stored(topic), strict=True):
         said_by_it = json.loads(known["value"])

@@ -21,8 +21,7 @@ EVENTS, PER_COMMIT, KEYS = 4_000, 250, 300
 
 
 @pytest.mark.requirement("X15")
-@pytest.mark.parametrize("format", ["delta", "iceberg"])
-@rounds(12)
+@rounds(12, "delta", "iceberg")
 def test_each_key_has_its_newest_event(log: Callable[..., Any], tmp_path: Path, format: str, round: int) -> None:
     rng, how, out = random.Random(round), HOW[round % len(HOW)], tmp_path / "out"
 

@@ -1,7 +1,7 @@
 """Exporters as processes that are killed, frozen or cut off from their lock at any moment, round by round.
 
-@rounds(30)
-def test_…(round):
+@rounds(30, "delta", "iceberg")
+def test_…(format, round):
     rng, how = random.Random(round), HOW[round % len(HOW)]
     with started(topic, "--to", out, said=said) as first:
         disturb(first, how, after=rng.randrange(200))
@@ -29,11 +29,21 @@ from tests.support.processes import wait_until
 HOW = ("killed", "frozen", "without its lock")
 
 
-def rounds(count: int) -> pytest.MarkDecorator:
-    """So many rounds, of which one of each way is not a long test."""
-    return pytest.mark.parametrize(
-        "round", [pytest.param(n, marks=pytest.mark.slow) if n < len(HOW) else n for n in range(count)]
-    )
+def rounds(count: int, *formats: str) -> pytest.MarkDecorator:
+    """So many rounds, of each format if there are some.
+
+    Of each way one round is not a long test. Formats share the code around their commits: of each, two rounds are not
+    long, one that is frozen and, in turn, one that is killed or loses its lock.
+    """
+    if not formats:
+        return pytest.mark.parametrize(
+            "round", [pytest.param(n, marks=pytest.mark.slow) if n < len(HOW) else n for n in range(count)]
+        )
+    cases = []
+    for turn, format in enumerate(formats):
+        soon = (HOW.index("frozen"), HOW.index(("killed", "without its lock")[turn % 2]))
+        cases += [pytest.param(format, n, marks=[pytest.mark.slow] if n in soon else []) for n in range(count)]
+    return pytest.mark.parametrize(("format", "round"), cases)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from django_events.bridges.inboxes import inbox_worker
 from django_events.bridges.inboxes.serving import worker_of
 from django_events.models import Inbox
 from django_events.operating import inboxes
+from django_events.testing import published
 from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
 
@@ -43,3 +44,24 @@ def take_in(inbox: declarations.DeclaredInbox) -> int:
     """Take in what is there now, until nothing is left; returns how many messages."""
     with closing(Stop()) as stop, closing(worker_of("default", inbox, once=True)) as worker:
         return run(worker, stop, once=True)
+
+
+def turn(worker: Any) -> Any:
+    """One turn of a worker, on a connection that is made if there is none."""
+    with closing(Stop()) as stop:
+        worker.connect()
+        return worker.work(stop)
+
+
+def row(name: str = "things-in") -> Inbox:
+    return Inbox.objects.get(name=name)
+
+
+def error() -> str:
+    """Why the inbox takes nothing in, which the row says."""
+    assert row().failing_since is not None
+    return row().error
+
+
+def values(topic: declarations.DeclaredTopic) -> list[Any]:
+    return [event.value for event in published(topic)]

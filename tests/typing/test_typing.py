@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long  # `mypy`, which runs before every merge, reads these files too
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed: it comes with [dev]")
 def test_mypy_infers_what_is_said_and_refuses_what_is_wrong() -> None:
     files = [str(Path(__file__).with_name(name)) for name in ("inferred.py", "refused.py")]

@@ -250,7 +250,7 @@ $function$
 -- Lease the next deliveries of one consumer, as `Queue.claim` does: those of a lease that is over come first, together.
 --
 -- Answers with the token, the lost one of a lease that was taken over, and the deliveries, with the attempts that are
--- counted and their keys; without ids if there is nothing.
+-- counted and their keys; without ids if there is nothing. What `enter` sets for plans ends with the function.
 -- Parts: enter, take_over, claim_ordered, claim_unordered, overdue_leases, smallest_window, largest_window.
 CREATE FUNCTION django_events_lease_of(
     log regclass,
@@ -268,7 +268,7 @@ CREATE FUNCTION django_events_lease_of(
     OUT attempts integer[],
     OUT keys text[]
 )
-LANGUAGE plpgsql AS $function$
+LANGUAGE plpgsql SET enable_sort = off AS $function$
 #variable_conflict use_column
 DECLARE
     given_ours CONSTANT bigint[] := ARRAY[]::bigint[];

@@ -250,7 +250,7 @@ class Queue:
                 self._next(token, most, async_commit=async_commit and not nested),
             )
             if nested:  # the caller's transaction goes on with its own settings
-                with sql.batch(self.using, *questions) as (_, taken, claimed):
+                with sql.batch(self.using, *questions, enable_sort="off") as (_, taken, claimed):
                     pass
             else:
                 _, taken, claimed, *read = self._ask(token, most, questions)

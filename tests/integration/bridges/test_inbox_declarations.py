@@ -17,13 +17,12 @@ from django_events.bridges.inboxes import inbox_worker, taking_in
 from django_events.bridges.inboxes import jetstream_source as jetstream_sources
 from django_events.bridges.inboxes import redis_source as redis_sources
 from django_events.bridges.inboxes.inbox_worker import InboxWorker
-from django_events.models import Inbox
 from django_events.operating import inboxes
 from django_events.operating.inboxes import pause_inbox, restart_inbox, resume_inbox
 from django_events.testing import published
 from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
-from tests.support.fix_inboxes import take_in
+from tests.support.fix_inboxes import row, take_in, values
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X21")]
 
@@ -45,14 +44,6 @@ def send(nats, *numbers):
 
 def value_of(message):
     return Draft(value=message.json())
-
-
-def values(topic):
-    return [event.value for event in published(topic)]
-
-
-def row():
-    return Inbox.objects.get(name="things-in")
 
 
 def turn(worker):

@@ -14,11 +14,10 @@ import pytest
 from django.test import override_settings
 
 from django_events import Draft, kafka_source
-from django_events.models import Inbox
 from django_events.operating.inboxes import restart_inbox
-from django_events.testing import check_source, published
+from django_events.testing import check_source
 from testproject.private_postgres.server import choose_free_port
-from tests.support.fix_inboxes import take_in
+from tests.support.fix_inboxes import row, take_in, values
 from tests.support.processes import wait_until
 
 KAFKA = os.environ.get("KAFKA_BOOTSTRAP_SERVERS", "")
@@ -132,14 +131,6 @@ def bank(make_bank):
 
 def payment(message):
     return Draft(value=message.json(), type="payment")
-
-
-def values(topic):
-    return [event.value for event in published(topic)]
-
-
-def row():
-    return Inbox.objects.get(name="things-in")
 
 
 def test_a_topic_that_was_made_anew_is_told_by_its_id(things, make_inbox, bank):

@@ -11,7 +11,7 @@ from django.db import connection
 from django_events import Draft, declarations, log_source, publish, publish_many, redis_source
 from django_events.bridges.inboxes import log_reader
 from django_events.checks import check_captures, check_inboxes, check_outboxes
-from django_events.models import Event, Inbox, Topic
+from django_events.models import Event, Topic
 from django_events.operations import erase, remove_topic, restart_inbox
 from django_events.publishing.capture import Capture
 from django_events.publishing.model_signals import publishers
@@ -19,7 +19,7 @@ from django_events.sql.limited import answering_within
 from django_events.statements import log_table
 from django_events.testing import published
 from tests.integration.bridges.test_mirrors import compact, cut
-from tests.support.fix_inboxes import take_in
+from tests.support.fix_inboxes import row, take_in, values
 from tests.support.fix_mirrors import lose
 from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
@@ -29,17 +29,9 @@ pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requireme
 SOURCE = log_source("there", broker="shop")
 
 
-def row():
-    return Inbox.objects.get(name="things-in")
-
-
 def send(topic, *values, **options):
     publish_many(topic, [Draft(value=value, key=str(value), **options) for value in values])
     transfer_all()
-
-
-def values(topic):
-    return [event.value for event in published(topic)]
 
 
 @pytest.fixture

@@ -21,9 +21,8 @@ from django_events.models import DedupKey, Inbox
 from django_events.operations import restart_inbox
 from django_events.retries import RetryLater
 from django_events.testing import published
-from django_events.workers.stopping import Stop
 from tests.support.fix_consumers import serve_due
-from tests.support.fix_inboxes import take_in
+from tests.support.fix_inboxes import row, take_in, turn, values
 from tests.support.fix_queues import fill_topic
 from tests.support.processes import wait_until
 
@@ -84,20 +83,6 @@ def queue(request):
 
 def letter(message):
     return Draft(value=message.json(), type="letter")
-
-
-def values(topic):
-    return [event.value for event in published(topic)]
-
-
-def row():
-    return Inbox.objects.get(name="things-in")
-
-
-def turn(worker):
-    with closing(Stop()) as stop:
-        worker.connect()
-        return worker.work(stop)
 
 
 def test_messages_are_events_in_their_order_and_the_queue_forgets_them(things, make_inbox, queue):

@@ -9,13 +9,13 @@ from django.test import override_settings
 
 from django_events import Draft, Ignore, RetryLater, redis_source, redis_stream
 from django_events.bridges.inboxes.inbox_worker import InboxWorker
-from django_events.models import BufferedEvent, Inbox
+from django_events.models import BufferedEvent
 from django_events.operating.inboxes import restart_inbox
 from django_events.testing import published
 from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
 from tests.support.fix_consumers import serve_due
-from tests.support.fix_inboxes import take_in
+from tests.support.fix_inboxes import error, row, take_in, values
 from tests.support.fix_queues import fill_topic
 from tests.support.processes import wait_until
 
@@ -32,19 +32,6 @@ def add(redis, *numbers, stream="bank"):
 
 def payment(message):
     return Draft(value=message.json()["n"], type="payment", key=message.key)
-
-
-def values(topic):
-    return [event.value for event in published(topic)]
-
-
-def row():
-    return Inbox.objects.get(name="things-in")
-
-
-def error():
-    assert row().failing_since is not None
-    return row().error
 
 
 def test_what_a_relay_of_ours_wrote_is_taken_in_as_it_was(things, make_topic, make_relay, make_inbox, redis):

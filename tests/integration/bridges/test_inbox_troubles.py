@@ -21,12 +21,11 @@ from django_events.bridges.inboxes import redis_source as redis_sources
 from django_events.bridges.inboxes.inbox_worker import InboxWorker
 from django_events.bridges.inboxes.redis_source import RedisReader, RedisSource
 from django_events.bridges.inboxes.taking_in import find, note_failure, note_served
-from django_events.models import Inbox
 from django_events.operating.inboxes import restart_inbox
 from django_events.testing import published
 from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
-from tests.support.fix_inboxes import take_in
+from tests.support.fix_inboxes import row, take_in, values
 from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X21", "S8")]
@@ -55,14 +54,6 @@ def trim(redis, left):
 
 def value_of(message):
     return Draft(value=message.json())
-
-
-def values(topic):
-    return [event.value for event in published(topic)]
-
-
-def row():
-    return Inbox.objects.get(name="things-in")
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Relays to a real NATS JetStream: what is sent, what is there already, what is refused, and what an outage costs."""
 
 import json
-from datetime import timedelta
 
 import pytest
 from django.test import override_settings
@@ -9,27 +8,17 @@ from django.test import override_settings
 from django_events import jetstream
 from django_events.bridges.relays.relaying import Relaying
 from django_events.consuming.handlers import FailedAt
-from django_events.event_columns import EVENT
-from django_events.models import DeadLetter, Event
+from django_events.models import DeadLetter
 from django_events.operations import redrive, rewind
-from django_events.received import ReceivedEvent
 from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due
 from tests.support.fix_queues import fill_topic
+from tests.support.fix_relays import received
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X20")]
 
 
 def addresses(nats, prefix="THINGS"):
     return [entry.address for entry in nats.entries(prefix)]
-
-
-def received(*, former=False):
-    """The events of the log, as a handler gets them, or as a former log had them under their ids."""
-    published_at, rows = EVENT.index("published_at"), []
-    for row in map(list, Event.objects.order_by("id").values_list(*EVENT)):
-        row[published_at] -= timedelta(hours=former)
-        rows.append(row)
-    return [ReceivedEvent("things", row, database="default") for row in rows]
 
 
 @pytest.fixture

@@ -13,12 +13,11 @@ from django_events import Backoff
 from django_events import kafka as kafka_topic
 from django_events.bridges.relays.relaying import Relaying
 from django_events.consuming.handlers import FailedAt
-from django_events.event_columns import EVENT
-from django_events.models import DeadLetter, Event
+from django_events.models import DeadLetter
 from django_events.operations import redrive
-from django_events.received import ReceivedEvent
 from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due
 from tests.support.fix_queues import fill_topic
+from tests.support.fix_relays import received
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X20")]
 
@@ -202,9 +201,7 @@ def test_a_topic_that_takes_nothing_doubles_nothing_in_the_others_and_pauses_gro
     for n in range(12):
         fill_topic(things, n, type="bad" if n == 1 else "good", key="k")
     relay = make_relay(things, to=kafka_topic(lambda event: event.type), retry=Backoff(base=timedelta(seconds=4)))
-    events = [
-        ReceivedEvent("things", row, database="default") for row in Event.objects.order_by("id").values_list(*EVENT)
-    ]
+    events = received()
     relaying, pauses = Relaying(relay), []
     with caplog.at_level("INFO", logger="django_events.relays"):
         for first in 0, 1, 1:

@@ -22,8 +22,7 @@ from django_events.observing.inbox_states import state_of
 from django_events.operations import pause_inbox, resume_inbox
 from django_events.retries import RetryLater
 from django_events.testing import published
-from django_events.workers.stopping import Stop
-from tests.support.fix_inboxes import take_in
+from tests.support.fix_inboxes import row, take_in, turn, values
 from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X21")]
@@ -110,20 +109,6 @@ def box():
 
 def letter(message):
     return Draft(value=message.json(), type="letter")
-
-
-def values(topic):
-    return [event.value for event in published(topic)]
-
-
-def row():
-    return Inbox.objects.get(name="things-in")
-
-
-def turn(worker):
-    with closing(Stop()) as stop:
-        worker.connect()
-        return worker.work(stop)
 
 
 def test_what_comes_again_is_published_once(things, make_inbox, box):

@@ -9,12 +9,11 @@ from django.test import override_settings
 
 from django_events import rabbitmq as rabbitmq_queue
 from django_events.bridges.relays import rabbitmq as bridge
-from django_events.event_columns import EVENT
-from django_events.models import DeadLetter, Event
+from django_events.models import DeadLetter
 from django_events.operations import redrive
-from django_events.received import ReceivedEvent
 from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due
 from tests.support.fix_queues import fill_topic
+from tests.support.fix_relays import received
 from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X20"), pytest.mark.slow]
@@ -29,12 +28,6 @@ def queue(rabbitmq):
 
 def addresses(rabbitmq, queue="things"):
     return [entry.address for entry in rabbitmq.entries(queue)]
-
-
-def received():
-    """The events of the log, as a handler gets them."""
-    rows = Event.objects.order_by("id").values_list(*EVENT)
-    return [ReceivedEvent("things", list(row), database="default") for row in rows]
 
 
 def waits(relay):

@@ -11,13 +11,11 @@ from django_events.bridges.relays.relaying import Relaying
 from django_events.bridges.relays.targets import Newest, Route, TargetUnavailable
 from django_events.checks import check_relays
 from django_events.consuming.handlers import FailedAt
-from django_events.event_columns import EVENT
 from django_events.models import DeadLetter, Event
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.lag import standings
 from django_events.observing.problems import find_problems
 from django_events.operations import redrive, rewind
-from django_events.received import ReceivedEvent
 from django_events.retries import RetryLater
 from tests.support.fix_consumers import (
     dead_letters,
@@ -31,6 +29,7 @@ from tests.support.fix_consumers import (
     working,
 )
 from tests.support.fix_queues import fill_topic
+from tests.support.fix_relays import received
 from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X20")]
@@ -38,15 +37,6 @@ pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requireme
 
 def addresses(redis, stream="*"):
     return [entry.address for entry in redis.entries(stream)]
-
-
-def received(*, former=False):
-    """The events of the log, as a handler gets them, or as a former log had them under their ids."""
-    published_at, rows = EVENT.index("published_at"), []
-    for row in map(list, Event.objects.order_by("id").values_list(*EVENT)):
-        row[published_at] -= timedelta(hours=former)
-        rows.append(row)
-    return [ReceivedEvent("things", row, database="default") for row in rows]
 
 
 def retrying():

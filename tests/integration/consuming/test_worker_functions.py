@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from django_events import Backoff, Draft, claim, models, publish_many
 from django_events.consuming.programs.handed_out import ack, hand_out, nack
@@ -671,6 +671,18 @@ def test_names_are_not_looked_up_in_the_path_of_the_caller(queue, program):
     assert worker.session.execute(f"SELECT {home}.django_events_ack(%s)", [token]).fetchone() == ([1],)
     assert worker.session.execute("SHOW search_path").fetchone() == ("pg_temp",)
     assert worker.session.execute("SHOW enable_seqscan").fetchone() == ("on",)
+
+
+def test_what_a_claim_sets_for_its_plans_ends_with_it(queue, program):
+    worker = program(autocommit=False)
+    token, _ = worker.claim()
+    assert token is not None
+    assert worker.session.execute("SHOW enable_sort").fetchone() == ("on",)
+    worker.session.rollback()
+    with connection.cursor() as cursor, transaction.atomic(), claim("queue", 5) as claimed:
+        assert len(claimed) == 5
+        cursor.execute("SHOW enable_sort")
+        assert cursor.fetchone() == ("on",)
 
 
 def test_a_queue_that_can_t_be_filled_keeps_none_of_the_others_waiting(make_topic, make_queue):

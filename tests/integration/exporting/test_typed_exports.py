@@ -551,8 +551,11 @@ CHANGED: dict[str, tuple[int, str, Callable[[dict[str, Any]], None]]] = {
 }
 
 
-@FILES
 @pytest.mark.requirement("X15")
+@pytest.mark.parametrize(
+    "kind",
+    ["parquet", pytest.param("delta", marks=pytest.mark.slow), pytest.param("iceberg", marks=pytest.mark.long)],
+)
 def test_each_changed_column_is_told_by_its_address(log: Log, dsn: str, tmp_path: Path, kind: str) -> None:
     topic = exported_over_a_change(log, kind, tmp_path / "whole")
     for number, (event_id, column, change) in enumerate(CHANGED.values()):
