@@ -310,7 +310,7 @@ def held() -> bool:
         return bool(cursor.fetchall())
 
 
-def ids(folder: Path) -> list[int]:
+def ids(folder: Path, format: str = "parquet") -> list[int]:
     """The ids in the files, as PyArrow and pandas find them."""
-    found: list[int] = pyarrow.dataset.dataset(folder, format="parquet").to_table(["offset"])["offset"].to_pylist()
+    found: list[int] = pyarrow.dataset.dataset(folder, format=format).to_table(["offset"])["offset"].to_pylist()
     return sorted(found)
