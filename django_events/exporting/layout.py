@@ -67,3 +67,8 @@ def type_folder(type: str) -> str:
     if len(type) <= LONGEST and type != FOR_NULL:
         return type
     return f"{type[:BEGINNING]}~{sha256(type.encode()).hexdigest()[:8]}"
+
+
+def topic_folder(name: str) -> str:
+    """The folder of a topic, where several have one place."""
+    return f"topic={escaped(name)}"

@@ -9,10 +9,12 @@ It knows nothing of attempts and journals: the place is a folder that is there, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from django_events.exporting.file_columns import FileColumns
-from django_events.exporting.layout import COMPRESSED
+from django_events.exporting.layout import COMPRESSED, topic_folder
+from django_events.exporting.storage import make_below
 from django_events.exporting.writing import FolderFiles
 from django_events.reading.dsn import Connection, Dsn
 from django_events.reading.ranges import Range, cut
@@ -26,7 +28,7 @@ WORTH_A_TASK = 8 << 20  # bytes of a file
 
 @dataclass(frozen=True, kw_only=True)
 class RangeFiles:
-    """The way in which the ranges of one topic are written. Spark sends it to its tasks."""
+    """The way in which ranges are written. Spark sends it to its tasks."""
 
     dsn: Dsn
     by: tuple[str, ...]
@@ -34,6 +36,7 @@ class RangeFiles:
     target_size: int
     columns: FileColumns
     allow_loss: bool
+    by_topic: bool = False  # a folder for each topic, above all others
 
     @classmethod
     def of(cls, wanted: "Export", topic: str) -> Self:
@@ -72,6 +75,8 @@ class RangeFiles:
         reader = self.columns.reader(self.dsn, fetch_size=FETCH_SIZE, fail_on_data_loss=not self.allow_loss)
         # Files may get somewhat larger than the estimate, rather than have a small one for the rest.
         limit = self.target_size if "type" in self.by else self.target_size * 3 // 2
+        if self.by_topic:
+            place = str(make_below(Path(place), topic_folder(one.topic)))
         rows = 0
         with FolderFiles(
             place, by=self.by, format=self.format, target_size=limit, task=task, columns=self.columns

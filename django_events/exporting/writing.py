@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
@@ -317,9 +318,51 @@ OUTPUTS: dict[str, tuple[Callable[[Path, pa.Schema], Output], str]] = {
 
 def count(format: str, place: str) -> int:
     """How many events the files below a folder have, by their footers or lines."""
-    files = (Path(folder, name) for folder, _, names in os.walk(paths.split(place)[2]) for name in names)
     counted = _rows_of_parquet if format == "parquet" else _lines
-    return sum(counted(file) for file in files if file.name.startswith("part-"))
+    return sum(map(counted, _files(place)))
+
+
+@dataclass(frozen=True)
+class Written:
+    """How many events files have, and the ids of the first and the last."""
+
+    rows: int
+    first: int
+    last: int
+
+
+def written(format: str, place: str) -> Written | None:
+    """What the files below a folder have, by their footers or lines; None if that is no event."""
+    read = _written_in_parquet if format == "parquet" else _written_in_lines
+    found = [one for file in _files(place) if (one := read(file)) is not None]
+    if not found:
+        return None
+    rows, firsts, lasts = zip(*((one.rows, one.first, one.last) for one in found), strict=True)
+    return Written(sum(rows), min(firsts), max(lasts))
+
+
+def _files(place: str) -> list[Path]:
+    found = (Path(folder, name) for folder, _, names in os.walk(paths.split(place)[2]) for name in names)
+    return [file for file in found if file.name.startswith("part-")]
+
+
+def _written_in_parquet(file: Path) -> Written | None:
+    footer = pq.read_metadata(file)
+    column = footer.schema.names.index("offset")
+    of_groups = [footer.row_group(number).column(column).statistics for number in range(footer.num_row_groups)]
+    if not footer.num_rows:
+        return None
+    return Written(footer.num_rows, min(one.min for one in of_groups), max(one.max for one in of_groups))
+
+
+def _written_in_lines(file: Path) -> Written | None:
+    """By the first and the last line: ids rise in each file."""
+    rows, first, last = 0, b"", b""
+    with file.open("rb") as lines:
+        for last in lines:
+            first = first or last
+            rows += 1
+    return Written(rows, json.loads(first)["offset"], json.loads(last)["offset"]) if rows else None
 
 
 def _rows_of_parquet(file: Path) -> int:

@@ -285,19 +285,19 @@ def test_a_machine_that_is_frozen_while_it_writes_and_wakes_up_adds_nothing(
 ) -> None:
     """The driver gives it up, another machine does its tasks, and then it goes on with them."""
     out = tmp_path / "out"
-    words = ("stream_events", things, "--to", out, "--by", "type")
+    words = ("stream_events", things, "--to", out, "--by", "type", "--format", "orc")  # by Spark's own writer
     where = {"said": tmp_path / "said", "environment": outside, "master": cluster.master}
     with rival(*words, "--every", 1, **where, **IMPATIENT) as follower:
         with cluster.frozen_while_it_writes_into(out, follower) as executor:
-            follower.wait_until_written(out, "batch=000000000000/**/*.parquet")
-            assert ids(out) == list(range(1, EVENTS + 1))
+            follower.wait_until_written(out, "batch=000000000000/**/*.orc")
+            assert ids(out, "orc") == list(range(1, EVENTS + 1))
         publish(things, *range(10))
-        follower.wait_until_written(out, "batch=000000000001/**/*.parquet")
+        follower.wait_until_written(out, "batch=000000000001/**/*.orc")
         wait_until(lambda: not command(executor), what="the end of what was frozen")
         follower.process.send_signal(signal.SIGTERM)
         assert follower.end() == 0, follower.said
 
-    assert ids(out) == list(range(1, EVENTS + 11))
+    assert ids(out, "orc") == list(range(1, EVENTS + 11))
     assert run(*words[1:], "--once", command="stream_events") == "Events written: 0.\n"
     assert left_over(out) == []
 

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from django_events import Draft
 from django_events.exporting.parts import Part, Parts
 from django_events.exporting.storage import OfDisk
 from django_events.models import Event
+from django_events.spark.exporting import tasks
 from tests.spark.test_batch import HOSTILE, collected, drop_first_segment, publish, stored
 from tests.spark.test_streaming import cut_back, make_anew
 from tests.support.small_disks import enlarge, small_disk
@@ -505,6 +507,45 @@ def test_a_stream_writes_each_event_once(spark: Any, log: Callable[..., Any], tm
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
     run(*arguments, command="stream_events")
     assert exported(spark, tmp_path) == stored(topic)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("X1")
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_tasks_write_the_files_of_a_stream_and_go_on_behind_those_of_spark(
+    spark: Any, log: Callable[..., Any], make_topic: Any, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder, a journal and a checkpoint for both ways; of a batch that comes again nothing is written."""
+    things = log(*(Draft(value=n, type=f"t{n % 3}") for n in range(2_000)))
+    others = log(*(Draft(value=n) for n in range(10)), topic=make_topic(name="others"))
+    words = (things, others, "--to", tmp_path, "--once", "--format", format)
+
+    def follow(*more: Any) -> str:
+        return run(*words, *more, command="stream_events")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tasks, "disk_of", lambda *arguments: None)
+        assert follow() == "Events written: 2,010.\n"
+    before = {path.name for path in tmp_path.glob("batch=*/topic=*/*/part-*")}
+    publish(things, *range(1_500))
+    publish(others, 1)
+    err = StringIO()
+    call_command("stream_events", *map(str, words), "--most", "1000", verbosity=2, stdout=StringIO(), stderr=err)
+
+    batches = re.findall(r"Batch \d+: ([\d,]+) events", err.getvalue())
+    assert batches == ["1,000", "501"]
+    files = [path for path in tmp_path.glob("batch=*/topic=*/*/part-*") if path.name not in before]
+    assert {path.parent.parent.name for path in files} == {"topic=things", "topic=others"}
+    if format == "parquet":
+        assert all(pq.read_metadata(file).created_by.startswith("parquet-cpp-arrow") for file in files)
+    ids = [(row.topic, row.offset) for row in spark.read.format(format).load(str(tmp_path)).collect()]
+    assert sorted(ids) == [*(("others", n) for n in range(1, 12)), *(("things", n) for n in range(1, 3_501))]
+    # A driver that died before Spark noted the last batch: it is planned again.
+    last = max((tmp_path / "_django_events/checkpoint/commits").glob("[0-9]"), key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+    assert follow() == "Events written: 0.\n"
+    assert left_over(tmp_path) == []
 
 
 def test_a_stream_feeds_other_formats(spark: Any, log: Callable[..., Any], tmp_path: Path, dsn: str) -> None:

@@ -19,11 +19,13 @@ from django_events.exporting.batches import Batches
 from django_events.exporting.export import Export, export
 from django_events.exporting.parts import Parts
 from django_events.exporting.storage import OfDisk
+from django_events.models import Topic
 from django_events.spark.exporting import engine, files, storage
 from django_events.spark.exporting.storage import OfHadoop, OfObjects
 from django_events.spark.exporting.stream_export import Follow, _Files
 from tests.spark.conftest import killed_in
 from tests.spark.rivals import (
+    BATCHES,
     EVENTS,
     FREEZES,
     ROUNDS,
@@ -101,6 +103,28 @@ def test_a_task_whose_python_is_killed_or_frozen_is_done_again_or_not_at_all(
 
 
 @pytest.mark.requirement("X1")
+@pytest.mark.parametrize("round", range(ROUNDS))
+def test_a_task_of_a_follower_whose_python_is_killed_is_done_again_or_not_at_all(
+    things: Any, tmp_path: Path, scratch: dict[str, str], round: int
+) -> None:
+    """Spark begins its task again. Among what is killed may be the Python that plans batches: then the query ends."""
+    out = tmp_path / "out"
+    words = ("stream_events", things, "--to", out, "--by", "type", "--once", *BATCHES)
+    with rival(*words, said=tmp_path / "said", environment=scratch, master="local[2,4]") as first:
+        first.wait_until_half_done(out)
+        workers = first.workers()
+        assert workers
+        for worker in workers:
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+        assert first.end() in (0, 1), first.said
+
+    assert run(*words[1:], command="stream_events").startswith("Events written: ")
+    assert ids(out) == list(range(1, EVENTS + 1))
+    assert left_over(out) == []
+
+
+@pytest.mark.requirement("X1")
 @pytest.mark.parametrize(("round", "frozen"), [(n, FREEZES[n % 3]) for n in range(ROUNDS)])
 def test_a_follower_that_lost_its_lock_and_wakes_up_changes_nothing(
     first: Standing, things: Any, tmp_path: Path, frozen: str, round: int
@@ -163,7 +187,10 @@ def test_two_exports_at_once_when_the_lock_is_lost(
 def test_two_followers_at_once_in_the_same_batch(spark: Any, things: Any, tmp_path: Path, dsn: str, round: int) -> None:
     """As if there were no lock at all: the later one takes over, and the earlier one adds nothing."""
     wanted = Follow(dsn=dsn, topics=("things",), path=str(tmp_path), by=("type",))
-    frame = spark.read.format("django_events").options(dsn=dsn, subscribe="things").load()
+    topic_id = Topic.objects.get(name="things").pk
+    frame = spark.createDataFrame(
+        [("things", topic_id, 1, EVENTS + 1)], "topic string, topic_id bigint, start bigint, end bigint"
+    )
 
     def begun() -> _Files:
         journal = Batches(OfDisk(), str(tmp_path))

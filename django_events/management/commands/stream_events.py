@@ -13,7 +13,7 @@ from django_events.phrases import duration
 from django_events.workers.stopping import Stop, stop_on_signals
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
+    from django_events.spark.exporting.stream_export import Following
 
 GRACE = 20.0  # seconds
 
@@ -97,7 +97,7 @@ class Command(BaseCommand):
                         f"Following {', '.join(topics)} of {using!r} to {wanted.path or wanted.sink}, every "
                         f"{duration(timedelta(seconds=options['every']))}. Ctrl-C stops."
                     )
-                events = self._watch(at_work.query, stop, verbosity=verbosity)
+                events = self._watch(at_work, stop, verbosity=verbosity)
                 if options["once"] and not stop.requested:
                     at_work.refuse_behind()
                 if (rows := at_work.rows) is not None:
@@ -105,8 +105,9 @@ class Command(BaseCommand):
         if verbosity:
             self.stdout.write(f"Events written: {events:,}.")
 
-    def _watch(self, query: "StreamingQuery", stop: Stop, *, verbosity: int) -> int:
+    def _watch(self, at_work: "Following", stop: Stop, *, verbosity: int) -> int:
         """Until the query ends by itself, or has ended because of a signal; returns how many events it wrote."""
+        query = at_work.query
         told = events = 0
         deadline = None
         while True:
@@ -114,9 +115,9 @@ class Command(BaseCommand):
             for progress in query.recentProgress:
                 if progress.batchId >= told and progress.numInputRows:
                     told = progress.batchId + 1
-                    events += progress.numInputRows
+                    events += (some := at_work.events_of(progress))
                     if verbosity > 1:
-                        self.stderr.write(f"Batch {progress.batchId}: {progress.numInputRows:,} events.")
+                        self.stderr.write(f"Batch {progress.batchId}: {some:,} events.")
             if over:
                 break
             if stop.requested and deadline is None:

@@ -13,7 +13,7 @@ from django_events.exporting.writing import OUTPUTS, count
 from django_events.reading.ranges import Range
 from django_events.reading.topics import TopicLog
 from django_events.spark.exporting import files, tasks
-from django_events.spark.exporting.storage import OfServer, storage_of
+from django_events.spark.exporting.storage import storage_of
 from django_events.spark.session import tagged
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ class SparkEngine:
         return files.count(self._spark, format, place)
 
     def write(self, wanted: Export, topic: TopicLog, part: Part, place: str, bytes_per_row: float) -> int:
-        disk = storage_of(self._spark, place)
-        if wanted.format not in OUTPUTS or not isinstance(disk, OfDisk | OfServer):
+        disk = tasks.disk_of(self._spark, wanted.format, place)
+        if disk is None:
             return self._write_by_the_jvm(wanted, part, place, bytes_per_row)
         made = RangeFiles.of(wanted, part.topic)
         whole = Range(topic.name, topic.id, part.start, part.end)
-        ranges = made.cut(whole, bytes_per_row=bytes_per_row, at_once=self._parallelism)
+        ranges = made.cut(whole, bytes_per_row=bytes_per_row, at_once=tasks.parallelism(self._spark))
         return tasks.write(self._spark, disk, made, ranges, place)
 
     def _write_by_the_jvm(self, wanted: Export, part: Part, place: str, bytes_per_row: float) -> int:
@@ -69,7 +69,7 @@ class SparkEngine:
             rows=len(part),
             bytes_per_row=bytes_per_row,
             target=wanted.target_size,
-            least=self._parallelism,
+            least=tasks.parallelism(self._spark),
         )
         frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))  # last: Spark forgets what is below nothing
         files.writer(frame, wanted.format, folders(wanted.by)).save(place)
@@ -81,10 +81,3 @@ class SparkEngine:
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()] if tracker else []
         of = sum(stage.numTasks for stage in stages if stage)
         return sum(stage.numCompletedTasks for stage in stages if stage) / of if of else 0.0
-
-    @property
-    def _parallelism(self) -> int:
-        try:
-            return self._spark.sparkContext.defaultParallelism
-        except Exception:  # Spark Connect has none to ask
-            return 8

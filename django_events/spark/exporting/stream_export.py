@@ -2,29 +2,38 @@
 
 Each micro-batch is written where no reader looks, and becomes a folder of its own when the journal has decided so. The
 journal knows the next id of each topic, and what is in the files already is left out: whatever Spark's checkpoint says,
-a reader of the files sees each event once. Into other formats, Spark's own sinks write.
+a reader of the files sees each event once. Where Spark's tasks write the files of an export themselves, they do so
+here: a micro-batch is the ranges of its events, and none of them passes the JVM. Into other formats, Spark's own sinks
+write.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from django_events.exceptions import EventsMissing, Invalid, Refused
 from django_events.exporting.batches import Batches, Reached
+from django_events.exporting.export import SAMPLE, bytes_per_row
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.journal import FOLDER
-from django_events.exporting.layout import folders
+from django_events.exporting.layout import TARGET, folders, topic_folder
 from django_events.exporting.locking import alone
+from django_events.exporting.range_files import RangeFiles
+from django_events.exporting.storage import OfDisk, SharedDisk
+from django_events.exporting.writing import written
 from django_events.reading import topics
 from django_events.reading.dsn import Dsn
+from django_events.reading.ranges import Range
 from django_events.reading.topics import TopicLog
-from django_events.spark.exporting import files
+from django_events.spark.exporting import files, tasks
 from django_events.spark.exporting.storage import storage_of
+from django_events.spark.reading.stream_ranges import PLANNED, stream_of_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 
@@ -70,6 +79,12 @@ class Following:
             return None
         return Batches(storage_of(self._spark, self._wanted.path), self._wanted.path).rows - self._rows
 
+    @staticmethod
+    def events_of(progress: "StreamingQueryProgress") -> int:
+        """How many events Spark has planned, or read, for a micro-batch."""
+        planned = progress.observedMetrics.get(PLANNED)
+        return progress.numInputRows if planned is None else planned.events or 0
+
     def refuse_behind(self) -> None:
         """EventsMissing if the query has read all there was when it began, and the files end before that."""
         if self._wanted.path is None or self._wanted.allow_loss:
@@ -95,7 +110,7 @@ def following(spark: "SparkSession", wanted: Follow) -> Iterator[Following]:
         journal.refuse_other_way(wanted.format, wanted.by)
         journal.values.refuse_other(wanted.columns.said, is_new=journal.is_new)
         if wanted.columns.typed is not None:
-            journal.values.after("", wanted.columns, wanted.path)
+            wanted = replace(wanted, columns=journal.values.after("", wanted.columns, str(wanted.path)))
         if journal.is_new and not wanted.allow_loss:
             _refuse_used(spark, wanted)
         logs = _logs(wanted, journal)
@@ -158,7 +173,10 @@ def _started(spark: "SparkSession", wanted: Follow, write: "_Files | None") -> "
         options["maxOffsetsPerTrigger"] = str(wanted.most)
     if wanted.consumer is not None:
         options["consumer"] = wanted.consumer
-    frame = spark.readStream.format("django_events").options(**options).load()
+    if write is not None and tasks.disk_of(spark, wanted.format, str(wanted.path)) is not None:
+        frame = stream_of_ranges(spark, options)
+    else:
+        frame = spark.readStream.format("django_events").options(**options).load()
     if write is not None:
         query = frame.writeStream.foreachBatch(write)
     else:
@@ -204,8 +222,18 @@ class _Files:
         known = {name: one for name, one in journal.reached.items() if incarnations.get(name) == one.incarnation}
         attempt = journal.attempt()
         place = journal.place_of(attempt)
-        sent = self._save(_without(frame, known), place)
-        found = _found(spark, wanted.format, place)
+        disk = tasks.disk_of(spark, wanted.format, place)
+        try:
+            if disk is None:
+                sent = self._save(_without(frame, known), place)
+                found = _found(spark, wanted.format, place)
+            else:
+                ranges = list(_left_of(frame, known))
+                sent = self._write(spark, disk, ranges, place)
+                found = _found_by_tasks(spark, disk, wanted.format, place, ranges)
+        except (OSError, Refused):  # another run clears what it finds
+            journal.refuse_replaced()
+            raise
         rows = sum(one.rows for one in found)
         if rows != sent:
             raise Refused(
@@ -221,6 +249,24 @@ class _Files:
             raise Refused("A topic was made anew or removed while its events were written. Start it again.")
         reached = {one.topic: Reached(incarnations[one.topic], one.last + 1) for one in found}
         journal.finish(attempt, rows, reached)
+
+    def _write(self, spark: "SparkSession", disk: SharedDisk, ranges: list[Range], place: str) -> int:
+        """Let Spark's tasks write the events of these ranges there; returns how many they have read."""
+        wanted = self.wanted
+        made = RangeFiles(
+            dsn=Dsn(wanted.dsn),
+            by=wanted.by,
+            format=wanted.format,
+            target_size=TARGET,
+            columns=wanted.columns,
+            allow_loss=wanted.allow_loss,
+            by_topic=True,
+        )
+        at_once, cut = tasks.parallelism(spark), []
+        for one in ranges:
+            size = bytes_per_row(made.dsn, one) if len(one) > SAMPLE else 0
+            cut += made.cut(one, bytes_per_row=size, at_once=at_once)
+        return tasks.write(spark, disk, made, cut, place) if cut else 0
 
     def _save(self, frame: "DataFrame", place: str) -> int:
         """Write events there; returns how many Spark was given."""
@@ -268,6 +314,24 @@ def _found(spark: "SparkSession", format: str, place: str) -> list[_Found]:
     frame = spark.read.format(format).schema("topic string, offset long").load(place).groupBy("topic")
     counted = frame.agg(f.count("*").alias("n"), f.min("offset").alias("a"), f.max("offset").alias("z"))
     return [_Found(row.topic, row.n, row.a, row.z) for row in counted.collect()]
+
+
+def _found_by_tasks(
+    spark: "SparkSession", disk: SharedDisk, format: str, place: str, ranges: list[Range]
+) -> list[_Found]:
+    """The same of what tasks have written: where this process sees the files, without a job of Spark's."""
+    if not isinstance(disk, OfDisk):
+        return _found(spark, format, place) if ranges else []
+    found = ((one.topic, written(format, f"{place}/{topic_folder(one.topic)}")) for one in ranges)
+    return [_Found(topic, one.rows, one.first, one.last) for topic, one in found if one is not None]
+
+
+def _left_of(frame: "DataFrame", known: Mapping[str, Reached]) -> Iterator[Range]:
+    """The ranges of a batch without what the files have."""
+    for row in frame.collect():
+        start = max(row.start, known[row.topic].next) if row.topic in known else row.start
+        if start < row.end:
+            yield Range(row.topic, row.topic_id, start, row.end)
 
 
 def _without(frame: "DataFrame", known: Mapping[str, Reached]) -> "DataFrame":

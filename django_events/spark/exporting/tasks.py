@@ -16,9 +16,11 @@ from uuid import uuid4
 from django_events.exceptions import NotReady
 from django_events.exporting.paths import split
 from django_events.exporting.range_files import RangeFiles
-from django_events.exporting.storage import SharedDisk, not_there
+from django_events.exporting.storage import OfDisk, SharedDisk, not_there
+from django_events.exporting.writing import OUTPUTS
 from django_events.reading.ranges import Range
 from django_events.spark.errors import kind, told
+from django_events.spark.exporting.storage import OfServer, storage_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +28,20 @@ if TYPE_CHECKING:
 
 OF_TRIES = ".tasks"  # behind the name of an attempt, so that the next run clears it like one
 ANSWER = "rows long, files array<string>"
+
+
+def disk_of(spark: "SparkSession", format: str, path: str) -> SharedDisk | None:
+    """The disk on which tasks write files of a format; None where Spark's own writer has to."""
+    disk = storage_of(spark, path)
+    return disk if format in OUTPUTS and isinstance(disk, OfDisk | OfServer) else None
+
+
+def parallelism(spark: "SparkSession") -> int:
+    """How many tasks run at once."""
+    try:
+        return spark.sparkContext.defaultParallelism
+    except Exception:  # Spark Connect has none to ask
+        return 8
 
 
 def write(spark: "SparkSession", disk: SharedDisk, made: RangeFiles, ranges: Sequence[Range], place: str) -> int:

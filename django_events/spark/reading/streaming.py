@@ -90,7 +90,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {topic.name: {"offset": topic.end, "incarnation": topic.incarnation} for topic in self._found()}
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
-        """The ranges of a micro-batch, which Spark may have planned before a restart."""
+        return [InputPartition(part) for part in split(self.planned(start, end), least=self.options.min_partitions)]
+
+    def planned(self, start: Offsets, end: Offsets) -> list[Range]:
+        """The range of each topic in a micro-batch, which Spark may have planned before a restart."""
         found = {topic.name: topic for topic in self._found()}
         whole = []
         for name, until in end.items():
@@ -104,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 begin = self._begin(topic, _began(start.get(name), until))
                 whole.append(Range(name, topic.id, begin, max(begin, until["offset"])))
-        return [InputPartition(part) for part in split(whole, least=self.options.min_partitions)]
+        return whole
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self.options, partition)
