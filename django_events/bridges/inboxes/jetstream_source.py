@@ -105,11 +105,7 @@ class JetStreamReader:
         return self._places(number, created) if message is None else {self._source.stream: message.place}
 
     def read(self, places: Places, most: int) -> Found:
-        if (place := places.get(self._source.stream)) is None:
-            raise SourceUnavailable(
-                f"The inbox has taken in messages of {', '.join(places)}, and is declared for {self._source.stream!r} "
-                f"now. {_ANEW}"
-            )
+        place = places[self._source.stream]
         passed = place["number"]
         created, first, last = self._wait(self._about())
         if created != place["created"] or last < passed:

@@ -129,11 +129,7 @@ class RedisReader:
         return self._places(start, passed)
 
     def read(self, places: Places, most: int) -> Found:
-        if (place := places.get(self._source.stream)) is None:
-            raise SourceUnavailable(
-                f"The inbox has taken in messages of {', '.join(places)}, and is declared for {self._source.stream!r} "
-                f"now. {_ANEW}"
-            )
+        place = places[self._source.stream]
         after, passed, whole = place["id"], place["passed"], place["whole"]
         most = min(most, self._fitting)
         stream, entries = self._look(after, most)
