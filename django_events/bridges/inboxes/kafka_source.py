@@ -333,19 +333,22 @@ class KafkaReader:
         """Messages as they come, until all is there that was there before; SourceUnavailable if they don't come."""
         messages: list[InboxMessage] = []
         size, deadline = 0, time.monotonic() + self._seconds
-        while len(messages) < most and size < BATCH_BYTES:
-            if not (self._waited_for or self._is_behind(ranges)):
-                break
+        is_behind = self._is_behind(ranges)
+        while len(messages) < most and size < BATCH_BYTES and (self._waited_for or is_behind):
             message = self._waited_for.popleft() if self._waited_for else self._polled(FOLLOWS if messages else LOOKS)
             if message is not None:
                 partition, found = message
                 self._next[partition] = int(found.id) + 1
                 messages.append(found)
                 size += len(found.body or b"")
+                # Mostly there are more in the same partition: then the others need not be looked at.
+                is_behind = self._at(partition) < ranges[partition].end or self._is_behind(ranges)
             elif messages:
                 break
             elif time.monotonic() > deadline:
                 raise self._unavailable(TimeoutError("no messages in time, and there are some"))
+            else:  # what came may have been the word that a partition ends
+                is_behind = self._is_behind(ranges)
         return messages
 
     def _polled(self, seconds: float) -> tuple[int, InboxMessage] | None:
@@ -377,7 +380,7 @@ class KafkaReader:
         return partition, self._message(message)
 
     def _message(self, message: Any) -> InboxMessage:
-        raw = by_name((name, value or b"") for name, value in message.headers() or [])
+        raw = by_name([(name, value or b"") for name, value in message.headers() or ()])
         key = message.key()
         partition, offset = message.partition(), message.offset()
         kind, milliseconds = message.timestamp()

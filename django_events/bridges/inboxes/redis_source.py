@@ -233,7 +233,8 @@ class RedisReader:
         return found
 
     def _message(self, entry_id: str, fields: list[bytes], passed: int, whole: str | None) -> InboxMessage:
-        named = by_name(zip(fields[::2], fields[1::2], strict=True))
+        names = [name.decode("utf-8", "replace") for name in fields[::2]]
+        named = by_name(list(zip(names, fields[1::2], strict=True)))
         key = named.get("key")
         return InboxMessage(
             id=entry_id,
