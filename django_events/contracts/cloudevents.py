@@ -115,6 +115,8 @@ def _metadata(event: ReceivedEvent) -> Mapping[str, Any]:
     PostgreSQL writes these names in a jsonb as they are. Both of TRACE begin alike.
     """
     stored = event.columns[METADATA]
+    if stored == "{}":
+        return {}
     if isinstance(stored, str) and VERSION not in stored and "trace" not in stored:
         return {}
     return event.metadata

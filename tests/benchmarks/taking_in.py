@@ -39,6 +39,8 @@ COPY_WHOLE = "COPY bench_log FROM STDIN (FORMAT binary)"
 
 Plain = tuple[str, str, str, str]  # type, key, value and metadata
 Read = Callable[[int], Iterator[list[Plain]]]
+Message = tuple[str, str, str, dict[str, str]]  # its id, its key, its value and its attributes
+Messages = Callable[[int], Iterator[list[Message]]]
 
 
 def an_inbox(source: Any, *, keep_ids: bool = False) -> DeclaredInbox:
@@ -116,15 +118,36 @@ def attributes(n: int) -> dict[str, str]:
     }
 
 
-def kept(headers: Iterable[tuple[str, str]], prefix: str) -> str:
-    """What an event's metadata have of a CloudEvent's attributes, which an inbox keeps too."""
-    return json.dumps({"ce": {name.removeprefix(prefix): text for name, text in headers if name.startswith(prefix)}})
+def without(prefix: str, headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The attributes of a CloudEvent, among the headers of a message."""
+    return {name.removeprefix(prefix): text for name, text in headers if name.startswith(prefix)}
+
+
+def bare(message: Message) -> Plain:
+    """As little as keeps what a message says: its attributes in the metadata, and its value as it came."""
+    _, of, text, named = message
+    return named["type"], of, text, json.dumps({"ce": named})
+
+
+def a_cloudevent(message: Message) -> Plain:
+    """What an inbox makes of it: the value is read as JSON, so that one that is none is noticed, and written again."""
+    number, of, text, named = message
+    kind, value = named.pop("type"), json.loads(text)
+    if "id" not in named or "\0" in kind or "\0" in of:
+        raise ValueError(f"Message {number} is no CloudEvent.")
+    metadata = {"ce": named, "inbox": "bench", "message": f"bench/{number}"}
+    return kind, of, json.dumps(value, sort_keys=True, allow_nan=False), json.dumps(metadata, sort_keys=True)
+
+
+def made(read: Messages, make: Callable[[Message], Plain]) -> Read:
+    """How a broker is read by hand, and what is made of each of its messages."""
+    return lambda events: ([make(one) for one in batch] for batch in read(events))
 
 
 # --- what the brokers have, and how it is read by hand
 
 
-def in_redis(server: Redis, events: int) -> Read:
+def in_redis(server: Redis, events: int) -> Messages:
     client = server.client()
     with client.pipeline(transaction=False) as pipeline:
         for n in range(events):
@@ -140,13 +163,14 @@ def in_redis(server: Redis, events: int) -> Read:
             [[_, entries]] = answer
             last = entries[-1][0]
             yield [
-                (fields["ce_type"], fields["key"], fields["data"], kept(fields.items(), "ce_")) for _, fields in entries
+                (entry_id, fields["key"], fields["data"], without("ce_", fields.items()))
+                for entry_id, fields in entries
             ]
 
     return read
 
 
-def in_nats(server: Nats, loop: asyncio.AbstractEventLoop, context: Any, events: int) -> Read:
+def in_nats(server: Nats, loop: asyncio.AbstractEventLoop, context: Any, events: int) -> Messages:
     from nats.js.api import AckPolicy, ConsumerConfig
 
     server.clear()
@@ -169,7 +193,7 @@ def in_nats(server: Nats, loop: asyncio.AbstractEventLoop, context: Any, events:
             batch = loop.run_until_complete(consumer.fetch(min(BATCH, events), timeout=10))
             events -= len(batch)
             yield [
-                (one.headers["ce-type"], one.headers["ce-subject"], one.data.decode(), kept(one.headers.items(), "ce-"))
+                (one.reply, one.headers["ce-subject"], one.data.decode(), without("ce-", one.headers.items()))
                 for one in batch
             ]
         loop.run_until_complete(consumer.unsubscribe())
@@ -177,7 +201,7 @@ def in_nats(server: Nats, loop: asyncio.AbstractEventLoop, context: Any, events:
     return read
 
 
-def in_kafka(server: MockKafka, events: int) -> Read:
+def in_kafka(server: MockKafka, events: int) -> Messages:
     from confluent_kafka import Consumer, Producer, TopicPartition
 
     producer = Producer({"bootstrap.servers": server.servers, "enable.idempotence": True, "linger.ms": 5})
@@ -197,11 +221,11 @@ def in_kafka(server: MockKafka, events: int) -> Read:
             while events:
                 batch = consumer.consume(min(BATCH, events), 10)
                 events -= len(batch)
-                yield [plain(one) for one in batch]
+                yield [message(one) for one in batch]
 
-    def plain(one: Any) -> Plain:
-        headers = [(name, text.decode()) for name, text in one.headers()]
-        return dict(headers)["ce_type"], one.key().decode(), one.value().decode(), kept(headers, "ce_")
+    def message(one: Any) -> Message:
+        named = without("ce_", [(name, text.decode()) for name, text in one.headers()])
+        return str(one.offset()), one.key().decode(), one.value().decode(), named
 
     return read
 
@@ -217,11 +241,12 @@ def from_a_broker(effort: Effort) -> Iterator[Row]:
         blocks: dict[str, Callable[[], float]] = {}
         names: list[str] = []
 
-        def add(name: str, broker: Any, source: Any, read: Read) -> None:
+        def add(name: str, broker: Any, source: Any, read: Messages) -> None:
             names.append(name)
             brokers[broker.name] = broker.options
             blocks[name] = partial(take_in, an_inbox(source), events)
-            blocks[f"by hand, {name}"] = partial(by_hand, events, read)
+            blocks[f"by hand, {name}"] = partial(by_hand, events, made(read, bare))
+            blocks[f"the same CloudEvents by hand, {name}"] = partial(by_hand, events, made(read, a_cloudevent))
 
         if REDIS is not None:
             redis = stack.enter_context(closing(Redis(folder)))
@@ -241,13 +266,9 @@ def from_a_broker(effort: Effort) -> Iterator[Row]:
         stack.enter_context(override_settings(DJANGO_EVENTS={"BROKERS": brokers}))
         samples = interleave(blocks, rounds=effort.rounds(5))
     for name in names:
-        yield samples.row(
-            f"an inbox from {name}, batches of {BATCH}",
-            name,
-            f"by hand, {name}",
-            unit="events/s",
-            goal=at_least(0.6),
-        )
+        what = f"an inbox from {name}, batches of {BATCH}"
+        yield samples.row(what, name, f"by hand, {name}", unit="events/s", goal=at_least(0.6))
+        yield samples.row(what, name, f"the same CloudEvents by hand, {name}", unit="events/s")
 
 
 # --- another site's log

@@ -137,7 +137,7 @@ def _cloudevent(message: InboxMessage) -> Draft:
     attributes = _attributes(message.headers)
     if "id" not in attributes:
         raise Unreadable("It is no CloudEvent. What other messages mean, a function says: inbox(…, transform=…)")
-    trace = {name: text for name in TRACE if (text := message.headers.get(name)) is not None}
+    trace = {name: message.headers[name] for name in TRACE if name in message.headers}
     if content_type and "json" not in content_type:
         return _draft(message, attributes, trace, body=message.body or b"")
     try:
@@ -188,9 +188,11 @@ def _draft(
     """An event of these attributes; all but its type and its key are kept in the metadata, under `ce`."""
     given = dict(attributes)
     kind, key = given.pop("type", ""), given.get("subject")
-    version = str(given.get("schemaversion", ""))
-    is_version = version.isascii() and version.isdigit() and len(version) <= MOST_DIGITS
-    metadata = {**trace, "ce": given, **({VERSION: int(version)} if is_version else {})}
+    metadata: dict[str, Any] = {**trace, "ce": given}
+    if "schemaversion" in given:
+        version = str(given["schemaversion"])
+        if version.isascii() and version.isdigit() and len(version) <= MOST_DIGITS:
+            metadata[VERSION] = int(version)
     return Draft(
         value=value, body=body, type=kind, key=message.key if message.key is not None else key, metadata=metadata
     )

@@ -11,12 +11,16 @@ It needs nats-py: pip install 'django-events-pg[nats]'
 """
 
 import asyncio
+import json
+import re
 import time
+from base64 import b64decode
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.header import decode_header
+from email.parser import BytesParser
 from typing import Any, TypeVar
 
 from django_events.bridges.brokers import check_package, options_of, said, unmade
@@ -105,11 +109,7 @@ class JetStreamReader:
         return self._places(number, created) if message is None else {self._source.stream: message.place}
 
     def read(self, places: Places, most: int) -> Found:
-        if (place := places.get(self._source.stream)) is None:
-            raise SourceUnavailable(
-                f"The inbox has taken in messages of {', '.join(places)}, and is declared for {self._source.stream!r} "
-                f"now. {_ANEW}"
-            )
+        place = places[self._source.stream]
         passed = place["number"]
         created, first, last = self._wait(self._about())
         if created != place["created"] or last < passed:
@@ -224,20 +224,28 @@ class JetStreamReader:
         return list(await asyncio.gather(*(self._message(number, created) for number in numbers)))
 
     async def _message(self, number: int, created: str) -> InboxMessage | None:
-        from nats.js.errors import NotFoundError
+        """A message by its number, or None. The client's `get_msg` takes most of its time to read headers as a mail."""
+        from nats.js.errors import APIError, NotFoundError
 
+        asked = f"$JS.API.STREAM.MSG.GET.{self._source.stream}"
+        answer = await self._connection.request(asked, b'{"seq":%d}' % number, timeout=self._seconds)
+        told = json.loads(answer.data)
         try:
-            found = await self._context.get_msg(self._source.stream, seq=number)
+            if "error" in told:
+                APIError.from_error(told["error"])
         except NotFoundError:
             return None
+        found = told["message"]
+        stored = datetime.fromisoformat(found["time"]).astimezone(UTC)
         return InboxMessage(
             id=str(number),
             log=self._source.stream,
-            place=self._place(number, created, stored=_written(found.time) if found.time else None),
-            body=found.data or b"",
-            headers={_text(name).lower(): _text(value) for name, value in (found.headers or {}).items()},
-            subject=found.subject,
-            sent_at=found.time,
+            place=self._place(number, created, stored=_written(stored)),
+            body=b64decode(found.get("data", "")),
+            headers=headers_of(b64decode(found.get("hdrs", ""))),
+            fields={},
+            subject=found["subject"],
+            sent_at=stored,
         )
 
     def _place(self, number: int, created: str, *, stored: str | None = None) -> dict[str, Any]:
@@ -268,6 +276,27 @@ def _written(made: datetime | str) -> str:
     """When a stream was made, the same whichever release of the client says it."""
     moment = made if isinstance(made, datetime) else datetime.fromisoformat(made)
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+_ARE_PLAIN = re.compile(rb"(?:[!-9;-~]+:[ -~]*\r\n)*(?:\r\n)?").fullmatch  # visible names, and ASCII behind them
+
+
+def headers_of(raw: bytes) -> dict[str, str]:
+    """The headers of a message as texts, by names in small letters. The first line says the version of the protocol.
+
+    Most are plain lines, and need nothing that reads mails.
+    """
+    _, _, lines = raw.partition(b"\r\n")
+    if not _ARE_PLAIN(lines):
+        return parsed_headers(lines)
+    named = [line.split(":", 1) for line in lines.decode().split("\r\n") if line]
+    return {name.lower(): value.lstrip(" ") for name, value in named}
+
+
+def parsed_headers(lines: bytes) -> dict[str, str]:
+    """The same of any lines, as the client reads them."""
+    parsed = BytesParser().parsebytes(lines, headersonly=True)
+    return {_text(name).lower(): _text(value) for name, value in parsed.items()}
 
 
 def _text(header: Any) -> str:

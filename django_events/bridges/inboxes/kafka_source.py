@@ -156,7 +156,7 @@ class KafkaReader:
 
     def wait(self, places: Places, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        if any(self._next.get(partition) != place["next"] for partition, place in self._of_partitions(places).items()):
+        if any(self._next.get(partition) != place["next"] for partition, place in _of_partitions(places).items()):
             self._go_to(places)
         while not self._waited_for and (left := deadline - time.monotonic()) > 0:
             if (message := self._polled(left)) is not None:
@@ -243,19 +243,6 @@ class KafkaReader:
                 )
         return nexts
 
-    def _of_partitions(self, places: Places) -> dict[int, dict[str, Any]]:
-        """Places by partition; SourceUnavailable if they are of another topic."""
-        found = {}
-        for log, place in places.items():
-            topic, _, partition = log.rpartition("/")
-            if topic != self._source.topic:
-                raise SourceUnavailable(
-                    f"The inbox has taken in messages of {', '.join(places)}, and is declared for "
-                    f"{self._source.topic!r} now. {_ANEW}"
-                )
-            found[int(partition)] = place
-        return found
-
     def _refuse_another(
         self, mine: Mapping[int, dict[str, Any]], topic_id: str | None, ranges: Mapping[int, _Range]
     ) -> None:
@@ -284,7 +271,7 @@ class KafkaReader:
 
     def _go_to(self, places: Places) -> tuple[str | None, dict[int, _Range], list[GoneMessages]]:
         """Let the consumer read behind these places, if it doesn't by now; what there is, and what is gone."""
-        mine = self._of_partitions(places)
+        mine = _of_partitions(places)
         topic_id, partitions = self._about()
         ranges = self._ranges(partitions)
         self._refuse_another(mine, topic_id, ranges)
@@ -346,19 +333,22 @@ class KafkaReader:
         """Messages as they come, until all is there that was there before; SourceUnavailable if they don't come."""
         messages: list[InboxMessage] = []
         size, deadline = 0, time.monotonic() + self._seconds
-        while len(messages) < most and size < BATCH_BYTES:
-            if not (self._waited_for or self._is_behind(ranges)):
-                break
+        is_behind = self._is_behind(ranges)
+        while len(messages) < most and size < BATCH_BYTES and (self._waited_for or is_behind):
             message = self._waited_for.popleft() if self._waited_for else self._polled(FOLLOWS if messages else LOOKS)
             if message is not None:
                 partition, found = message
                 self._next[partition] = int(found.id) + 1
                 messages.append(found)
                 size += len(found.body or b"")
+                # Mostly there are more in the same partition: then the others need not be looked at.
+                is_behind = self._at(partition) < ranges[partition].end or self._is_behind(ranges)
             elif messages:
                 break
             elif time.monotonic() > deadline:
                 raise self._unavailable(TimeoutError("no messages in time, and there are some"))
+            else:  # what came may have been the word that a partition ends
+                is_behind = self._is_behind(ranges)
         return messages
 
     def _polled(self, seconds: float) -> tuple[int, InboxMessage] | None:
@@ -390,7 +380,7 @@ class KafkaReader:
         return partition, self._message(message)
 
     def _message(self, message: Any) -> InboxMessage:
-        raw = by_name((name, value or b"") for name, value in message.headers() or [])
+        raw = by_name([(name, value or b"") for name, value in message.headers() or ()])
         key = message.key()
         partition, offset = message.partition(), message.offset()
         kind, milliseconds = message.timestamp()
@@ -432,6 +422,11 @@ _ANEW = (
 def _spec() -> Any:
     """What stands for an offset in a question. The client's types don't know it."""
     return import_module("confluent_kafka.admin").OffsetSpec
+
+
+def _of_partitions(places: Places) -> dict[int, dict[str, Any]]:
+    """Places by partition."""
+    return {int(log.rpartition("/")[2]): place for log, place in places.items()}
 
 
 def _place(offset: int, topic_id: str | None, *, last: int | None = None, digest: str | None = None) -> dict[str, Any]:

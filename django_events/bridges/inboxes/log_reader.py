@@ -153,11 +153,7 @@ class LogReader:
         return {self._source.topic: self._place(at, self._about(at))}, at, about
 
     def read(self, places: Places, most: int) -> Found:
-        if (place := places.get(self._source.topic)) is None:
-            raise SourceUnavailable(
-                f"The inbox has taken in events of {', '.join(places)}, and is declared for {self._source.topic!r} "
-                f"now. {self._anew}"
-            )
+        place = places[self._source.topic]
         self._forget_notices()
         about = self._proved(place)
         for _ in range(LOOKED_AGAIN):
@@ -310,6 +306,7 @@ class LogReader:
             key=key,
             body=body if value is None else value.encode(),
             headers=headers,
+            fields={},
             sent_at=published_at,
             draft=draft,
         )

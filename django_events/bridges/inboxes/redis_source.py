@@ -129,11 +129,7 @@ class RedisReader:
         return self._places(start, passed)
 
     def read(self, places: Places, most: int) -> Found:
-        if (place := places.get(self._source.stream)) is None:
-            raise SourceUnavailable(
-                f"The inbox has taken in messages of {', '.join(places)}, and is declared for {self._source.stream!r} "
-                f"now. {_ANEW}"
-            )
+        place = places[self._source.stream]
         after, passed, whole = place["id"], place["passed"], place["whole"]
         most = min(most, self._fitting)
         stream, entries = self._look(after, most)
@@ -237,7 +233,8 @@ class RedisReader:
         return found
 
     def _message(self, entry_id: str, fields: list[bytes], passed: int, whole: str | None) -> InboxMessage:
-        named = by_name(zip(fields[::2], fields[1::2], strict=True))
+        names = [name.decode("utf-8", "replace") for name in fields[::2]]
+        named = by_name(list(zip(names, fields[1::2], strict=True)))
         key = named.get("key")
         return InboxMessage(
             id=entry_id,

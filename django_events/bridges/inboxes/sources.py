@@ -13,19 +13,19 @@ no position and acknowledges nothing: where to read is asked each time, because 
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from django_events.drafts import Draft
 from django_events.log.mirroring import CopiedRows
 
 Places = dict[str, Any]  # by log of the source, what the last message that was taken in there is; JSON
+_NOTHING: Mapping[str, Any] = MappingProxyType({})  # headers or fields of a message that has none
 
 
-@dataclass(frozen=True, slots=True)
-class InboxMessage:
+class InboxMessage(NamedTuple):
     """One message as the source has it. `transform` gets it.
 
     `fields` are the bytes of a Redis entry, or of Kafka's headers, by name. Headers have small letters.
@@ -34,14 +34,18 @@ class InboxMessage:
 
     id: str  # `1700000000000-0` of Redis, a number of the stream in JetStream, an offset in Kafka
     log: str  # the stream, or the topic and its partition
-    place: Any = field(repr=False)  # what the inbox remembers of the log when it has taken this in, or what makes it
+    place: Any  # what the inbox remembers of the log when it has taken this in, or what makes it
     key: str | None = None
-    body: bytes | None = field(default=None, repr=False)  # payloads are kept out of logs
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    fields: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    body: bytes | None = None
+    headers: Mapping[str, str] = _NOTHING
+    fields: Mapping[str, bytes] = _NOTHING
     subject: str | None = None  # of JetStream
     sent_at: datetime | None = None
-    draft: Draft | None = field(default=None, repr=False)
+    draft: Draft | None = None
+
+    def __repr__(self) -> str:
+        """Without what it says: payloads are kept out of logs."""
+        return f"<message {self.address}, key {self.key!r}, subject {self.subject!r}, sent at {self.sent_at}>"
 
     @property
     def address(self) -> str:
@@ -131,14 +135,13 @@ def moment_of(seconds: float) -> datetime | None:
         return None
 
 
-def by_name(fields: Iterable[tuple[bytes | str, bytes]]) -> dict[str, bytes]:
+def by_name(fields: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
     """Fields by name; of those of one name the last has it, and the ones before it are `name (1)`, `name (2)` …"""
-    texts = [(raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw, value) for raw, value in fields]
-    named = dict(texts)
-    if len(named) == len(texts):
+    named = dict(fields)
+    if len(named) == len(fields):
         return named
     named, times = {}, dict[str, int]()
-    for name, value in reversed(texts):
+    for name, value in reversed(fields):
         free = name
         while free in named:
             times[name] = times.get(name, 0) + 1

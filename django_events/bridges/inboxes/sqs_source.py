@@ -173,6 +173,7 @@ class SqsReader:
             place=found["ReceiptHandle"],
             body=found.get("Body", "").encode("utf-8", "surrogatepass"),
             headers=headers,
+            fields={},
             sent_at=None if sent is None else datetime.fromtimestamp(int(sent) / 1_000, UTC),
         )
         return QueuedMessage(message, identity_of(headers, found["MessageId"]), group)

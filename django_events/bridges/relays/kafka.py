@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
@@ -25,6 +26,7 @@ from django_events.exceptions import MessageRefused, NotReady
 from django_events.received import ReceivedEvent
 
 SECONDS = 10.0  # for the answers to a batch, where the settings don't say
+ANSWERS_TAKEN = 1_000  # messages, behind which answers are taken: the client's queue has those that are not
 # Errors about what is in a record batch, by Kafka's names; the last one is the client's own.
 OF_A_BATCH = {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG", "_INVALID_DIFFERENT_RECORD"}
 NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
@@ -104,24 +106,23 @@ class KafkaBridge:
         answers: list[Any] = [_UNANSWERED] * len(messages)
         unsent: set[int] = set()  # what the client refuses by itself
 
-        def answered(index: int) -> Callable[[Any, Any], None]:
-            def note(error: Any, message: Any) -> None:
-                answers[index] = error
-
-            return note
+        def note(index: int, error: Any, message: Any) -> None:
+            answers[index] = error
 
         try:
             for index, message in enumerate(messages):
-                if (error := self._produce(message, answered(index))) is not None:
+                if (error := self._produce(message, partial(note, index))) is not None:
                     answers[index] = error
                     unsent.add(index)
                     break
+                if index % ANSWERS_TAKEN == 0:
+                    self._producer.poll(0)
             self._wait()
             # A broker refuses a whole record batch: which of its messages is to blame shows when each is sent alone.
             for index, answer in enumerate(answers):
                 if len(messages) > 1 and index not in unsent and _is_of_its_batch(answer):
                     answers[index] = _UNANSWERED
-                    if (error := self._produce(messages[index], answered(index))) is not None:
+                    if (error := self._produce(messages[index], partial(note, index))) is not None:
                         answers[index] = error
                     self._wait()
                     if answers[index] is _UNANSWERED:
@@ -151,7 +152,6 @@ class KafkaBridge:
             if _is_too_large(refused):
                 return refused
             raise
-        self._producer.poll(0)
         return None
 
     def close(self) -> None:
@@ -211,4 +211,4 @@ def _is_too_large(error: Any) -> bool:
 
 
 def _headers(message: RelayMessage) -> list[tuple[str, str]]:
-    return [*[(f"ce_{name}", text) for name, text in message.attributes.items()], *message.headers.items()]
+    return [*[("ce_" + name, text) for name, text in message.attributes.items()], *message.headers.items()]

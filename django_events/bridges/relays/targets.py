@@ -45,9 +45,10 @@ class RelayMessage:
 
     def is_larger(self, most: int) -> bool:
         """Whether the target gets more bytes than so many. They are counted where there could be as many."""
-        named = (self.attributes, self.headers)
-        characters = sum(sum(map(len, one)) + sum(map(len, one.values())) + 3 * len(one) for one in named)
-        return len(self.body or b"") + 4 * (characters + len(self.key or "")) > most and self.size > most
+        attributes, headers = self.attributes, self.headers
+        texts = "".join([*attributes, *attributes.values(), *headers, *headers.values(), self.key or ""])
+        beside = len(texts) + 3 * (len(attributes) + len(headers))
+        return len(self.body or b"") + 4 * beside > most and self.size > most
 
     @property
     def size(self) -> int:

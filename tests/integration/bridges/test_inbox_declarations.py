@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, connections
 from django.test import override_settings
 
-from django_events import Draft, RetryLater, declarations, jetstream_source, redis_source
+from django_events import Draft, RetryLater, declarations, jetstream_source, kafka_source, log_source, redis_source
 from django_events.bridges.inboxes import inbox_worker, taking_in
 from django_events.bridges.inboxes import jetstream_source as jetstream_sources
 from django_events.bridges.inboxes import redis_source as redis_sources
@@ -91,6 +91,22 @@ def test_a_process_with_the_former_source_publishes_nothing_after_the_inbox_was_
             turn(of_former)
     assert values(things) == [1, 2, 3, 10, 11]
     assert (row().source, list(row().position)) == ("redis bank2", ["bank2"])
+
+
+@pytest.mark.parametrize(
+    ("make_source", "keep_ids"),
+    [
+        *((source, False) for source in (redis_source, jetstream_source, kafka_source, log_source)),
+        (log_source, True),
+    ],
+)
+def test_a_row_of_another_source_is_refused_without_reading(things, make_inbox, make_source, keep_ids):
+    inbox = make_inbox(things, source=make_source("bank", broker="away"), keep_ids=keep_ids)
+    Inbox.objects.filter(name=inbox.name).update(source="away other", position={"other": {}})
+    with override_settings(DJANGO_EVENTS={"BROKERS": {}}):  # a reader that was opened would say that there is no broker
+        assert take_in(inbox) == 0
+    assert row().error.startswith("It is at a position of away other, and a process declares it for away bank.")
+    assert row().position == {"other": {}}
 
 
 def test_a_stream_of_the_same_name_at_another_broker_is_another_source(things, make_inbox, declare_anew, redis):
