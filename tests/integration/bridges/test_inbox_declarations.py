@@ -17,6 +17,7 @@ from django_events.bridges.inboxes import inbox_worker, taking_in
 from django_events.bridges.inboxes import jetstream_source as jetstream_sources
 from django_events.bridges.inboxes import redis_source as redis_sources
 from django_events.bridges.inboxes.inbox_worker import InboxWorker
+from django_events.models import Inbox
 from django_events.operating import inboxes
 from django_events.operating.inboxes import pause_inbox, restart_inbox, resume_inbox
 from django_events.testing import published
