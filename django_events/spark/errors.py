@@ -3,6 +3,10 @@
 import re
 import sys
 
+import psycopg
+
+from django_events import exceptions
+
 # The errors of this package, as they arrive from workers in other processes.
 OURS = re.compile(
     r"(?:django_events\.exceptions|psycopg)\.(?:errors\.)?(\w+): (.+?)(?=\n\s*(?:at |SQLSTATE|\n|$)|\Z| SQLSTATE)", re.S
@@ -89,6 +93,16 @@ def told(error: BaseException) -> str:
         return f"{said} ({name})" if said else name
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return CODES.sub("", lines[0]) if lines else type(error).__name__
+
+
+def in_short(error: BaseException) -> Exception:
+    """The same, as an error of its kind with a short message.
+
+    On the thread of a query Spark searches in what its function raises, and pages of two languages' stacks let that
+    thread run out of its own.
+    """
+    kinds: dict[str, type[Exception]] = {**vars(psycopg.errors), **vars(exceptions)}
+    return kinds.get(kind(error), exceptions.NotReady)(told(error))
 
 
 def kind(error: BaseException) -> str:

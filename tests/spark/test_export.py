@@ -548,6 +548,25 @@ def test_tasks_write_the_files_of_a_stream_and_go_on_behind_those_of_spark(
     assert left_over(tmp_path) == []
 
 
+@pytest.mark.parametrize("once", [True, False])
+def test_a_full_disk_ends_a_stream_which_says_so(
+    spark: Any, log: Callable[..., Any], tmp_path: Path, once: bool
+) -> None:
+    topic = log(*(Draft(value=os.urandom(30_000).hex()) for _ in range(60)))
+    small = tmp_path / "small"
+
+    def follow(*more: str) -> None:
+        run(topic, "--to", small, "--checkpoint", tmp_path / "checkpoint", *more, command="stream_events")
+
+    with small_disk(small):
+        with pytest.raises(CommandError, match="The disk is full") as raised:
+            follow(*["--once"] * once)
+        assert raised.value.returncode == 1
+        enlarge(small)
+        follow("--once")
+        assert exported(spark, small) == stored(topic)
+
+
 def test_a_stream_feeds_other_formats(spark: Any, log: Callable[..., Any], tmp_path: Path, dsn: str) -> None:
     topic = log(*(Draft(value=n) for n in range(7)))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from django_events.exceptions import NotReady
 from django_events.management.databases import named
 from django_events.management.described import COLUMNS, columns_of_all
 from django_events.management.spark import add_spark, dsn_of, explained, local, usage
@@ -98,6 +99,11 @@ class Command(BaseCommand):
                         f"{duration(timedelta(seconds=options['every']))}. Ctrl-C stops."
                     )
                 events = self._watch(at_work, stop, verbosity=verbosity)
+                if not options["once"] and not stop.requested:
+                    raise NotReady(
+                        "The query has ended and doesn't say why: Spark's own log may. What was finished stays; start "
+                        "it again."
+                    )
                 if options["once"] and not stop.requested:
                     at_work.refuse_behind()
                 if (rows := at_work.rows) is not None:

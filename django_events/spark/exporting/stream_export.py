@@ -27,6 +27,7 @@ from django_events.reading import topics
 from django_events.reading.dsn import Dsn
 from django_events.reading.ranges import Range
 from django_events.reading.topics import TopicLog
+from django_events.spark.errors import in_short
 from django_events.spark.exporting import files, tasks
 from django_events.spark.exporting.storage import storage_of
 from django_events.spark.reading.stream_ranges import PLANNED, stream_of_ranges
@@ -266,7 +267,12 @@ class _Files:
         for one in ranges:
             size = bytes_per_row(made.dsn, one) if len(one) > SAMPLE else 0
             cut += made.cut(one, bytes_per_row=size, at_once=at_once)
-        return tasks.write(spark, disk, made, cut, place) if cut else 0
+        try:
+            return tasks.write(spark, disk, made, cut, place) if cut else 0
+        except Refused:
+            raise
+        except Exception as error:
+            raise in_short(error) from None
 
     def _save(self, frame: "DataFrame", place: str) -> int:
         """Write events there; returns how many Spark was given."""
