@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 from django_events import declarations
 from django_events.log.topics import sync
@@ -37,10 +38,22 @@ def make_topic(request: pytest.FixtureRequest) -> Iterator[TopicFactory]:
 
 def drop_topics(names: list[str]) -> None:
     rows = Topic.objects.filter(name__in=names)
-    with connection.cursor() as cursor:
-        for topic in rows:
-            cursor.execute(f"DROP TABLE IF EXISTS {log_table(topic.pk)} CASCADE")
+    for topic in rows:
+        _drop(log_table(topic.pk))
     rows.delete()
+
+
+def _drop(table: str) -> None:
+    """Drop a log. A reader that plans now has a part of the locks that this takes: one of both has to give way."""
+    for left in reversed(range(5)):
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(f"DROP TABLE IF EXISTS {table} CASCADE")
+        except OperationalError as error:
+            if not left or not isinstance(error.__cause__, psycopg.errors.DeadlockDetected):
+                raise
+        else:
+            return
 
 
 @pytest.fixture

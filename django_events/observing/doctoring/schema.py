@@ -72,7 +72,7 @@ INNER_CLAIMING_FUNCTIONS = {
     "django_events_fill_of(regclass, integer, integer)": "8de7d6f22d75c130f9de0c5e44e7a8fc",
     (
         "django_events_lease_of(regclass, integer, integer, boolean, integer, interval, text, timestamptz, timestamptz)"
-    ): "ec207e3e67a1d21baad15f6027cc5d2a",
+    ): "f4b218b0456a9a1c9fa01dfcc1c8cc97",
     "django_events_under_token(bigint)": "2589c52fdde68fb171398461ee0553d3",
     (
         "django_events_claim_of(regclass, text, integer, interval, text, text, timestamptz, timestamptz, bigint)"
