@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from django_events.exceptions import Refused
 from django_events.exporting.comparing_typed import TypedDifferences
 from django_events.exporting.copies import BLANK, Copy, copies, with_blank
-from django_events.exporting.erasures import pending
+from django_events.exporting.erasures import KeyNames, pending
 from django_events.exporting.export import bytes_per_row
 from django_events.exporting.writing import SCHEMA
 from django_events.observing.verifying.offenders import Offenders
@@ -47,6 +48,7 @@ class Comparison:
     path: str
     catalog: str | None = None
     last: int | None = None  # only so many ids
+    names: Callable[[str], KeyNames]  # how records of erasures call the keys of a topic
 
 
 class Agreed(NamedTuple):
@@ -122,8 +124,8 @@ class _OfTopic:
         self._found, self._tell = found, tell
         self._events = self._expired = self._compacted = self._erased = self._rows = 0
         self._end = copy.ranges[-1][1] if copy.ranges else 0
-        self._not_erased: list[int] = []
-        self._not_erased_count = 0
+        self._to_erase: list[int] = []  # the first whose erasure is still to come to the copy
+        self._to_erase_count = 0
         self._unknown: list[int] = []  # the first that can't be upcast
         self._unknown_count = 0
 
@@ -140,7 +142,6 @@ class _OfTopic:
                 self._compare_range(first, last)
                 self._tell(log.name, self._events)
         self._compare_rest(ranges)
-        self._say_not_erased()
         first, last = (ranges[0][0], ranges[-1][1] - 1) if ranges else (0, 0)
         known = max((end for _, end in (*copy.ranges, *copy.removed)), default=0)
         behind = max(log.end - max(known, log.first), 0)
@@ -149,10 +150,21 @@ class _OfTopic:
         )
         if copy.lacks:
             self._found.notes.append(f"{copy.place} has no column {', '.join(copy.lacks)}: it was not compared.")
+        if self._to_erase:
+            self._found.notes.append(
+                f"{count(self._to_erase_count, 'event')} of {log.name} that are erased in the log have their payloads "
+                f"in {copy.place}, the first is {log.name}/{self._to_erase[0]}. Run export_events with --erase."
+            )
         if self._unknown:
             self._found.notes.append(
                 f"{count(self._unknown_count, 'event')} of {log.name} can't be upcast here as in {copy.place}, the "
                 f"first is {log.name}/{self._unknown[0]}: values of these were not compared. Declare their upcasters."
+            )
+        if gaps := _gaps([*copy.ranges, *copy.removed]):
+            start, end = gaps[0]
+            more = f", and {count(len(gaps) - 1, 'more gap')}" if len(gaps) > 1 else ""
+            self._found.notes.append(
+                f"{copy.place} has nothing of {log.name} from {start:,} to {end - 1:,}{more}: no run has exported that."
             )
         for start, end in copy.removed:
             self._found.notes.append(f"The files of {log.name}, {start:,} to {end - 1:,}, were removed: not compared.")
@@ -230,8 +242,7 @@ class _OfTopic:
                 self._say(TWICE, twice, "The copy has it more than once.", "One row for each event.")
             for column, ids in differing.items():
                 self._say(DIFFERS, ids, f"Its {column} is not that of the log.", "What the log has.")
-            self._not_erased += not_erased[: 20 - len(self._not_erased)].tolist()
-            self._not_erased_count += len(not_erased)
+            self._say_not_erased(both.copy, not_erased)
         return agrees
 
     def _of_typed(self, both: Sides) -> tuple[dict[str, "np.typing.NDArray[np.int64]"], Any]:
@@ -253,25 +264,33 @@ class _OfTopic:
             remedy = REMEDIES[STRANGE].format(place=self._copy.place)
             self._found.offenders.add(STRANGE, self._log.name, what, "Only rows of the export.", remedy)
 
-    def _say_not_erased(self) -> None:
-        """What is erased in the log and not in the copy: a difference only if the copy says that it is erased there."""
-        if not self._not_erased_count:
+    def _say_not_erased(self, copied: pa.Table, ids: "np.typing.NDArray[np.int64]") -> None:
+        """What is erased in the log and not in the copy: a difference, unless its erasure is still to come there.
+
+        The records are read behind the rows: an erasure is noted before it blanks the first event.
+        """
+        if not len(ids):
             return
         log, copy = self._log, self._copy
-        what = f"{count(self._not_erased_count, 'event')} of {log.name}"
-        if pending(self._connection, log, after=copy.erased):
-            self._found.notes.append(
-                f"{what} that are erased in the log have their payloads in {copy.place}, the first is "
-                f"{log.name}/{self._not_erased[0]}. Run export_events with --erase."
-            )
-            return
+        erasures = pending(self._connection, log, after=copy.erased, names=self._wanted.names(log.name))
+        to_erase = ids  # of what is at work, or has a key that can't be found, the events aren't known
+        if not erasures.interrupted and not erasures.without:
+            rows = copied.filter(pc.is_in(copied["offset"], value_set=pa.array(ids)))
+            to_erase = np.intersect1d(ids, erasures.chosen(rows)["offset"].to_numpy())
+        self._to_erase += to_erase[: 1 - len(self._to_erase)].tolist()
+        self._to_erase_count += len(to_erase)
         self._say(
             NOT_ERASED,
-            np.array(self._not_erased),
+            np.setdiff1d(ids, to_erase),
             "It is erased in the log, and not in the copy.",
             f"Nothing of it: by its mark all erasures up to {copy.erased} are in the copy.",
         )
-        self._found.offenders.count(NOT_ERASED, self._not_erased_count - len(self._not_erased))
+
+
+def _gaps(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Between ranges of ids, in any order, those of none of them."""
+    ordered = sorted(ranges)
+    return [(end, start) for (_, end), (start, _) in pairwise(ordered) if end < start]
 
 
 ANEW = "Find out what wrote to {place}. Export to another place."

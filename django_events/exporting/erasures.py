@@ -81,7 +81,7 @@ class Erasures:
     by_key: dict[str, list[_Erased]]
     by_id: list[_ErasedIds]
     interrupted: list[int]
-    without: list[int]  # that can't be applied, and were named to be left out
+    without: list[int]  # whose keys can't be found
 
     def __bool__(self) -> bool:
         return bool(self.by_key or self.by_id or self.without)
@@ -159,17 +159,31 @@ def found(
     One that was interrupted, or is at work, is left out and named. The mark goes past it, and its record says so: when
     it is done it has another number, and a later run finds it. One that a later one stands in for is left to that.
     """
-
-    def looked() -> list[tuple[Any, ...]]:
-        return fetch(connection, SQL.erasures, topic=log.name, incarnation=log.incarnation, after=after)
-
     with connection.transaction():
         fetch(connection, SQL.let_erasures_begin)
-        rows = looked()
+        rows = _records(connection, log, after)
         if not_done := [number for number, _, details in rows if not details.keys() & {"until", "passed", "closed_by"}]:
             with _noting():
                 fetch(connection, SQL.pass_erasures, numbers=not_done)
-            rows = looked()  # some may be done by now
+            rows = _records(connection, log, after)  # some may be done by now
+    erasures = _read(rows, after, names)
+    for number, at, _ in rows:
+        if number in erasures.without and number not in without:
+            raise _forgotten(number, at)
+    return erasures
+
+
+def pending(connection: Connection, log: TopicLog, *, after: int, names: KeyNames) -> Erasures:
+    """The erasures of a topic that a copy lacks, to look at only: nothing is noted, and `without` has all whose keys
+    can't be found."""
+    return _read(_records(connection, log, after), after, names)
+
+
+def _records(connection: Connection, log: TopicLog, after: int) -> list[tuple[int, datetime, dict[str, Any]]]:
+    return fetch(connection, SQL.erasures, topic=log.name, incarnation=log.incarnation, after=after)
+
+
+def _read(rows: Iterable[tuple[int, datetime, dict[str, Any]]], after: int, names: KeyNames) -> Erasures:
     by_key: dict[str, list[_Erased]] = {}
     by_id: list[_ErasedIds] = []
     last, interrupted, left_out, done = LastErasure(after), list[int](), list[int](), 0
@@ -182,8 +196,6 @@ def found(
             interrupted.append(number)
             continue
         if details.get("key") is not None and details.get("secret") not in names.secrets:
-            if number not in without:
-                raise _forgotten(number, at)
             left_out.append(number)
             continue
         done += 1
@@ -200,12 +212,6 @@ def newest(connection: Connection, log: TopicLog) -> tuple[int, int]:
     """What changes when there is another erasure to apply."""
     [[number, done]] = fetch(connection, SQL.newest_erasure, topic=log.name, incarnation=log.incarnation)
     return number, done
-
-
-def pending(connection: Connection, log: TopicLog, *, after: int) -> bool:
-    """Whether there are erasures that a copy lacks."""
-    rows = fetch(connection, SQL.erasures, topic=log.name, incarnation=log.incarnation, after=after)
-    return bool(rows)
 
 
 def refuse_older_database(connection: Connection, log: TopicLog, erased: LastErasure, place: str) -> None:

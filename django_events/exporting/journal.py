@@ -170,8 +170,9 @@ class Journal:
         added = self._storage.add(file, text, self.place_of(_name(number)))
         numbers = self._numbers()
         mine = added or (number in numbers and self._storage.read(file) == text)
-        # Old versions are removed: a process that was frozen for long finds its number free, and higher ones.
-        if not mine or max(numbers) != number:
+        # Old versions are removed: a process that was frozen for long finds its number free, and higher ones. One that
+        # was held up behind this may find a few higher ones: their runs have read this version, and it counts.
+        if not mine or max(numbers) >= number + KEPT:
             raise self._replaced()
         self._number = number
         for old in numbers:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from errno import EACCES, EDQUOT, EIO, ENOSPC, ENOTDIR, EPERM, EROFS, ESTALE
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
@@ -21,6 +22,9 @@ from django_events.exporting.paths import PATTERN, spelled, split
 from django_events.phrases import duration
 from django_events.reading.dsn import HIDDEN
 from django_events.workers.loop import Exit
+
+if TYPE_CHECKING:
+    from django_events.exporting.erasures import KeyNames
 
 PACKAGES = {"deltalake", "pyiceberg", "sqlalchemy", "pyspark", "pyarrow", "pandas", "numpy", "py4j"}
 FULL = "The disk is full. What was finished stays; make room and run the same again, and the rest is written."
@@ -49,6 +53,14 @@ OF_DISKS = {
     ESTALE: "The server of that file system has forgotten the file: it may have been restarted. Run it again.",
 }
 USAGE = {"Invalid", "UnknownName"}
+
+
+def names_of_keys(topic: str) -> "KeyNames":
+    """How the records of erasures call the keys of a topic."""
+    from django_events.exporting.erasures import KeyNames
+    from django_events.operating.erasing import pseudonyms
+
+    return KeyNames(pseudonyms.secret_names(), partial(pseudonyms.digests, topic))
 
 
 def add_spark(parser: CommandParser) -> None:

@@ -225,6 +225,28 @@ def test_a_run_whose_files_a_later_one_has_cleared_is_told_of_that_one(tmp_path:
 
 
 @pytest.mark.slow
+def test_a_run_that_is_taken_over_right_after_it_decided_is_not_told_that_nothing_was_added(tmp_path: Path) -> None:
+    class Held(OfDisk):
+        """A later run begins as soon as a version is there, before the one that added it looks again."""
+
+        def add(self, file: str, text: str, draft: str) -> bool:
+            added = super().add(file, text, draft)
+            planned(tmp_path)
+            return added
+
+    first = planned(tmp_path, PART, OTHER)
+    first._storage = Held()
+
+    first.finish(PART, write(first), 50)
+
+    assert parts(tmp_path).done == {PART: 50}
+    assert len(seen(tmp_path)) == 1
+    Path(first.place_of(late := first.attempt())).mkdir()
+    with pytest.raises(Refused, match=f"Another run has taken {tmp_path} over"):
+        first.finish(OTHER, late, 50)
+    assert parts(tmp_path).unfinished == [OTHER]
+
+
 def test_many_runs_at_once_decide_each_part_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any lock: each takes the folder over from the others, again and again."""
     monkeypatch.setattr(os, "fsync", lambda opened: None)  # a slow disk would let none of them get far

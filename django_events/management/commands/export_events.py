@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_events.management.databases import named
 from django_events.management.described import COLUMNS, file_columns
-from django_events.management.spark import ProgressLine, add_spark, dsn_of, explained, local, usage
+from django_events.management.spark import ProgressLine, add_spark, dsn_of, explained, local, names_of_keys, usage
 from django_events.phrases import duration
 from django_events.workers.loop import Exit
 from django_events.workers.stopping import interrupted_by_sigterm, stop_on_signals
@@ -268,14 +267,9 @@ class Command(BaseCommand):
 def _erasing(without: list[int] | None) -> "Erasing":
     """How the records of erasures call keys, who runs this, and which are left out if need be."""
     from django_events.exporting.erasing import Erasing
-    from django_events.exporting.erasures import KeyNames
-    from django_events.operating.erasing import pseudonyms
     from django_events.operating.interventions import this_user
 
-    def names(topic: str) -> KeyNames:
-        return KeyNames(pseudonyms.secret_names(), partial(pseudonyms.digests, topic))
-
-    return Erasing(names=names, by=this_user(), without=tuple(without or ()))
+    return Erasing(names=names_of_keys, by=this_user(), without=tuple(without or ()))
 
 
 def _since(started: float) -> timedelta:

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.db.models.expressions import RawSQL
 from pyiceberg.catalog.sql import SqlCatalog
 
 from django_events import Draft
@@ -22,7 +23,7 @@ from django_events.exporting import comparing
 from django_events.exporting.tables import iceberg
 from django_events.exporting.tables.iceberg import NAMESPACE, in_folder
 from django_events.log.compaction import compact
-from django_events.models import Topic
+from django_events.models import Intervention, Topic
 from django_events.operations import erase
 from tests.spark.test_batch import HOSTILE, drop_first_segment, publish
 from tests.support.local_exports import run as run_files
@@ -168,6 +169,61 @@ def test_what_is_erased_in_the_log_alone_is_said(log: Log, tmp_path: Path, forma
     assert (said["proved"], code, said["findings"]) == (True, 0, [])
     assert f"3 events of {topic} that are erased in the log have their payloads in" in said["notes"][0]
     assert f"the first is {topic}/2. Run export_events with --erase." in said["notes"][0]
+
+
+@pytest.mark.requirement("X15")
+def test_what_came_back_after_it_was_erased_is_told_though_another_erasure_is_still_to_come(
+    log: Log, tmp_path: Path
+) -> None:
+    topic = log(*(Draft(value=n, key=str(n % 3)) for n in range(9)))
+    export(topic, tmp_path, format="parquet")
+    [file] = tmp_path.rglob("part-*.parquet")
+    before = file.read_bytes()
+    erase(topic, key="1", reason="asked for")
+    export(topic, tmp_path, "--erase", format="parquet")
+    file.write_bytes(before)  # a backup of the files
+    erase(topic, key="2", reason="asked for", forget_key=True)
+    erase(topic, ids=[1, 2], reason="asked for")
+
+    said, code = verify(tmp_path)
+
+    assert (said["proved"], code) == (False, 1)
+    # The last erasure names 2, too: `--erase` will blank it.
+    assert [(one["kind"], one["id"]) for one in said["findings"]] == [("not erased", 5), ("not erased", 8)]
+    [note] = said["notes"]
+    assert note.startswith(f"5 events of {topic} that are erased in the log have their payloads in")
+    assert f"the first is {topic}/1. Run export_events with --erase." in note
+
+
+@pytest.mark.parametrize("why", ["its key can't be found", "it is at work"])
+def test_what_an_erasure_will_reach_that_is_not_known_yet_is_no_difference(
+    log: Log, tmp_path: Path, settings: Any, why: str
+) -> None:
+    topic = log(*(Draft(value=n, key=str(n % 3)) for n in range(9)))
+    export(topic, tmp_path, format="parquet")
+    erase(topic, key="1", reason="asked for")
+    if why == "it is at work":
+        Intervention.objects.update(details=RawSQL("details - 'until'", ()))
+    else:
+        settings.SECRET_KEY = "another"
+
+    said, code = verify(tmp_path)
+
+    assert (said["proved"], code, said["findings"]) == (True, 0, [])
+    assert f"3 events of {topic} that are erased in the log have their payloads in" in said["notes"][0]
+
+
+def test_ids_between_what_two_runs_have_exported_are_said(log: Log, tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(40)))
+    for since, until in ((1, 10), (21, 30), (36, 38)):
+        run_files(topic, "--to", tmp_path, "--since", since, "--until", until)
+
+    said, code = verify(tmp_path)
+
+    assert (said["proved"], code) == (True, 0)
+    assert said["notes"] == [
+        f"{tmp_path}/topic={topic} has nothing of {topic} from 10 to 20, and 1 more gap: no run has exported that."
+    ]
 
 
 @pytest.mark.parametrize("format", ["delta", "iceberg"])

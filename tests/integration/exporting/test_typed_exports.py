@@ -29,6 +29,7 @@ from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.iceberg import IcebergEvents, in_folder
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.management.described import file_columns
+from django_events.management.spark import names_of_keys
 from django_events.models import Intervention
 from django_events.operations import erase
 from django_events.reading.dsn import Dsn
@@ -495,7 +496,7 @@ def exported_over_a_change(log: Log, kind: str, to: Path) -> Any:
 @pytest.mark.requirement("X15")
 def test_typed_columns_are_compared_with_the_log(log: Log, dsn: str, tmp_path: Path, kind: str) -> None:
     topic = exported_over_a_change(log, kind, tmp_path)
-    wanted = Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path))
+    wanted = Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path), names=names_of_keys)
 
     with declared_later():
         found = compare(wanted)
@@ -571,7 +572,7 @@ def test_each_changed_column_is_told_by_its_address(log: Log, dsn: str, tmp_path
 
         rewritten(kind, folder, topic, once)
         with declared_later():
-            found = compare(Comparison(dsn=dsn, topics=(str(topic),), path=str(folder)))
+            found = compare(Comparison(dsn=dsn, topics=(str(topic),), path=str(folder), names=names_of_keys))
 
         told = [(one.kind, one.subject.id, one.what) for one in found.offenders]
         assert told == [("differs", event_id, f"Its {column} is not that of the log.")]
@@ -585,7 +586,7 @@ def test_columns_of_one_type_are_compared(log: Log, dsn: str, tmp_path: Path, ki
     topic = log(placed(total="1", number=2), Draft(value={"card": "x"}, type="order.paid"), placed(total="3"))
     with declared(Placed):
         export(kind, topic, tmp_path, "--schema", "order.placed")
-    wanted = Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path))
+    wanted = Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path), names=names_of_keys)
     assert (list(compare(wanted).offenders), compare(wanted).notes) == ([], [])
 
     rewritten(kind, tmp_path, topic, lambda rows: (rows[1]["data"].update(number=9), rows[2].update(rescued="{}")))
@@ -602,7 +603,7 @@ def test_what_is_erased_is_known_without_the_values(
 ) -> None:
     drafts = [Draft(value={"total": str(n)}, key=f"k{n % 2}", type="order.placed") for n in range(4)]
     topic = log(*drafts, Draft(value={"total": "x"}, key="k0", type="order.placed"), Draft(body=b"1", key="k0"))
-    wanted = Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path))
+    wanted = Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path), names=names_of_keys)
     with declared(Placed):
         export(kind, topic, tmp_path, "--columns", "typed")
         erase(topic, key="k0", reason="asked for", forget_key=forget)
@@ -630,7 +631,7 @@ def test_a_payload_that_is_left_in_typed_columns_is_told(log: Log, dsn: str, tmp
         export("parquet", topic, tmp_path, "--columns", "typed", "--erase")
     file.write_bytes(before)
 
-    found = compare(Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path)))
+    found = compare(Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path), names=names_of_keys))
 
     assert [(one.kind, one.subject.id) for one in found.offenders] == [("not erased", 1), ("not erased", 2)]
 
@@ -671,6 +672,6 @@ def test_files_whose_fields_became_more_are_compared(log: Log, dsn: str, tmp_pat
         export("parquet", topic, tmp_path, "--columns", "typed")
     erase(topic, ids=[1, 2], reason="asked for")
 
-    found = compare(Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path)))
+    found = compare(Comparison(dsn=dsn, topics=(str(topic),), path=str(tmp_path), names=names_of_keys))
 
     assert (len(found.offenders), found.notes[0].partition(" that")[0]) == (0, f"2 events of {topic}")

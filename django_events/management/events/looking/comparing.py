@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from django_events.management.events.looking.offenders import told_of
 from django_events.management.reporting import Report, now_and_then, table
-from django_events.management.spark import dsn_of, explained, local
+from django_events.management.spark import dsn_of, explained, local, names_of_keys
 from django_events.phrases import count, duration
 from django_events.workers.loop import Exit
 
@@ -17,7 +17,12 @@ def compared(
         from django_events.exporting.comparing import Comparison, compare
 
         wanted = Comparison(
-            dsn=dsn_of(using), topics=(topic,) if topic else (), path=against, catalog=catalog, last=last
+            dsn=dsn_of(using),
+            topics=(topic,) if topic else (),
+            path=against,
+            catalog=catalog,
+            last=last,
+            names=names_of_keys,
         )
         if catalog is None:
             wanted = replace(wanted, path=local(against, option="--against", master=None, remote=None))
