@@ -146,6 +146,21 @@ def test_from_what_was_exported(run: Callable[..., Answer], sales: Any, tmp_path
     assert run("counts", "others", "--from", source).out == "No rows.\n"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["parquet", "orc"])
+def test_from_folders_of_types_though_no_event_has_one(
+    run: Callable[..., Answer], log: Callable[..., Any], tmp_path: Path, format: str
+) -> None:
+    topic = log(*(Draft(value={"total": n}) for n in range(5)))
+    call_command("stream_events", str(topic), to=str(tmp_path), format=format, by="type", once=True, verbosity=0)
+
+    [row] = json.loads(
+        run("counts", str(topic), "--from", str(tmp_path), "--every", "1000 days", "--format", "json").out
+    )
+
+    assert (row["topic"], row["type"], int(row["events"])) == (str(topic), "", 5)
+
+
 def test_files_that_hold_no_events(run: Callable[..., Answer], spark: Any, tmp_path: Path) -> None:
     spark.range(1).write.parquet(str(tmp_path / "numbers"))
     (tmp_path / "bad.json").write_text("{bad\n")

@@ -210,7 +210,7 @@ def writes_into(pid: int, folder: Path) -> bool:
     with suppress(OSError):
         for opened in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
-                if opened.readlink().is_relative_to(folder) and opened.readlink().suffix == ".parquet":
+                if opened.readlink().is_relative_to(folder) and opened.readlink().suffix in (".parquet", ".orc"):
                     return True
     return False
 

@@ -492,6 +492,19 @@ def test_tasks_write_the_files_themselves(spark: Any, log: Callable[..., Any], t
 
 
 @pytest.mark.slow
+def test_events_without_a_type_are_followed_into_folders_of_types(
+    spark: Any, log: Callable[..., Any], tmp_path: Path
+) -> None:
+    topic = log(Draft(value=1, type="a"))
+    arguments = (topic, "--to", tmp_path, "--once", "--by", "type", "--format", "orc")
+
+    assert run(*arguments, command="stream_events") == "Events written: 1.\n"
+    publish(topic, 2, 3)  # a batch of these alone
+    assert run(*arguments, command="stream_events") == "Events written: 2.\n"
+    assert exported(spark, tmp_path, "orc") == stored(topic)
+
+
+@pytest.mark.slow
 @pytest.mark.requirement("X1")
 def test_a_stream_writes_each_event_once(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
     topic = log(*(Draft(value=value, type="a/b") for value in HOSTILE), partitions=2)

@@ -227,11 +227,11 @@ class _Files:
         try:
             if disk is None:
                 sent = self._save(_without(frame, known), place)
-                found = _found(spark, wanted.format, place)
+                found = _found(spark, wanted.format, place, wanted.by)
             else:
                 ranges = list(_left_of(frame, known))
                 sent = self._write(spark, disk, ranges, place)
-                found = _found_by_tasks(spark, disk, wanted.format, place, ranges)
+                found = _found_by_tasks(spark, disk, wanted, place, ranges)
         except (OSError, Refused):  # another run clears what it finds
             journal.refuse_replaced()
             raise
@@ -314,21 +314,23 @@ class _Found:
     last: int
 
 
-def _found(spark: "SparkSession", format: str, place: str) -> list[_Found]:
+def _found(spark: "SparkSession", format: str, place: str, by: tuple[str, ...]) -> list[_Found]:
     from pyspark.sql import functions as f
 
-    frame = spark.read.format(format).schema("topic string, offset long").load(place).groupBy("topic")
+    # A folder that only events without a type have is of no type if none is said, which ORC's reader refuses.
+    schema = ", ".join(["offset long", *(f"{level} string" for level in ("topic", *folders(by)))])
+    frame = spark.read.format(format).schema(schema).load(place).groupBy("topic")
     counted = frame.agg(f.count("*").alias("n"), f.min("offset").alias("a"), f.max("offset").alias("z"))
     return [_Found(row.topic, row.n, row.a, row.z) for row in counted.collect()]
 
 
 def _found_by_tasks(
-    spark: "SparkSession", disk: SharedDisk, format: str, place: str, ranges: list[Range]
+    spark: "SparkSession", disk: SharedDisk, wanted: Follow, place: str, ranges: list[Range]
 ) -> list[_Found]:
     """The same of what tasks have written: where this process sees the files, without a job of Spark's."""
     if not isinstance(disk, OfDisk):
-        return _found(spark, format, place) if ranges else []
-    found = ((one.topic, written(format, f"{place}/{topic_folder(one.topic)}")) for one in ranges)
+        return _found(spark, wanted.format, place, wanted.by) if ranges else []
+    found = ((one.topic, written(wanted.format, f"{place}/{topic_folder(one.topic)}")) for one in ranges)
     return [_Found(topic, one.rows, one.first, one.last) for topic, one in found if one is not None]
 
 

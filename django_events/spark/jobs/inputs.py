@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.types import NullType, StringType, StructField, StructType
 
 from django_events.exceptions import Invalid
 from django_events.reading.columns import COLUMNS
@@ -52,8 +52,8 @@ class Inputs:
         """Parquet, or what the names of files say."""
         kind = self._format(path)
         # JSON doesn't say what its columns are; an object in place of a text is taken as its text then.
-        reader = self.spark.read if kind != "json" else self.spark.read.schema(struct(COLUMNS))
-        frame = reader.format(kind).options(**(JSON if kind == "json" else {})).load(path)
+        schema = struct(COLUMNS) if kind == "json" else _named(self.spark.read.format(kind).load(path).schema)
+        frame = self.spark.read.schema(schema).format(kind).options(**(JSON if kind == "json" else {})).load(path)
         if "value" not in frame.columns and {DATA, RESCUED} <= set(frame.columns):
             frame = frame.withColumn("value", _as_text(frame))
         if missing := [name for name in columns if name not in frame.columns]:
@@ -68,6 +68,13 @@ class Inputs:
         named = f.regexp_extract("path", ENDING, 1).alias("format")
         other = found.select(named).where("format <> ''").first()
         return other["format"] if other else "parquet"
+
+
+def _named(schema: StructType) -> StructType:
+    """A schema in which each column has a type: folders of events without one have none, which ORC's reader refuses."""
+    return StructType(
+        [StructField(one.name, StringType()) if isinstance(one.dataType, NullType) else one for one in schema]
+    )
 
 
 def _as_text(frame: DataFrame) -> Column:
