@@ -84,7 +84,10 @@ class Following:
     def events_of(progress: "StreamingQueryProgress") -> int:
         """How many events Spark has planned, or read, for a micro-batch."""
         planned = progress.observedMetrics.get(PLANNED)
-        return progress.numInputRows if planned is None else planned.events or 0
+        if planned is None:
+            return progress.numInputRows
+        [events] = planned.asDict().get("values", planned)  # Spark Connect gives the values of the row and its schema
+        return int(events)
 
     def refuse_behind(self) -> None:
         """EventsMissing if the query has read all there was when it began, and the files end before that."""

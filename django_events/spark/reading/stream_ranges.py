@@ -32,7 +32,8 @@ def stream_of_ranges(spark: "SparkSession", options: Mapping[str, str]) -> "Data
 
     spark.dataSource.register(RangesSource)
     frame = spark.readStream.format(RangesSource.name()).options(**options).load()
-    return frame.observe(PLANNED, f.sum(f.col("end") - f.col("start")).alias("events"))
+    events = f.coalesce(f.sum(f.col("end") - f.col("start")), f.lit(0))
+    return frame.observe(PLANNED, events.alias("events"))
 
 
 class RangesSource(DataSource):
