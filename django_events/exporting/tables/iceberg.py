@@ -21,6 +21,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableA
 from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform
+from sqlalchemy.exc import OperationalError
 
 from django_events.exceptions import Invalid, Refused
 from django_events.exporting.blanking import blanked
@@ -78,8 +79,28 @@ def in_folder(folder: str) -> Namespace:
     found = read_as_data(path.name for path in Path(folder).iterdir())
     if found and CATALOG not in found:
         raise Refused(f"{folder} holds {found[0]!r}, and no catalogue that knows of it. Take an empty folder.")
-    catalog = SqlCatalog("django_events", uri=f"sqlite:///{folder}/{CATALOG}", warehouse=f"file://{folder}")
+    where = {"uri": f"sqlite:///{folder}/{CATALOG}", "warehouse": f"file://{folder}"}
+    catalog = SqlCatalog("django_events", **where, init_catalog_tables="false")
+    try:
+        _make_tables(catalog)
+    except Exception:
+        catalog.close()
+        raise
     return Namespace(catalog, NAMESPACE, folder)
+
+
+def _make_tables(catalog: SqlCatalog) -> None:
+    """Make the catalogue's own tables where they aren't there.
+
+    Whoever opens a catalogue makes them, a reader too. Of two that do at once one is told that a table exists: that one
+    is there then.
+    """
+    while True:
+        try:
+            return catalog.create_tables()
+        except OperationalError as error:
+            if "already exists" not in str(error):
+                raise
 
 
 def configured(name: str, namespace: str) -> Namespace:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from django.core.management import CommandError
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import StringType
+from sqlalchemy import Engine, event
 
 from django_events import Draft
 from django_events.exceptions import Refused
@@ -880,3 +882,23 @@ def test_what_cannot_be_exported_is_said(log: Log, tmp_path: Path, arguments: li
     assert said in str(raised.value)
     assert raised.value.returncode == 2
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_reader_that_makes_the_catalogue_at_the_same_moment_is_no_error(log: Log, tmp_path: Path) -> None:
+    topic, made = log(Draft(value=1)), []
+
+    @event.listens_for(Engine, "before_cursor_execute")
+    def make_it_first(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.lstrip().startswith("CREATE TABLE"):
+            made.append(statement)
+            with closing(sqlite3.connect(tmp_path / "catalog.db")) as reader:
+                reader.execute(statement)
+
+    try:
+        assert run(topic, "--to", tmp_path, format="iceberg").startswith("Exported 1 event")
+    finally:
+        event.remove(Engine, "before_cursor_execute", make_it_first)
+
+    assert len(made) == 2
+    assert read_back(tmp_path, "iceberg") == stored(topic)
