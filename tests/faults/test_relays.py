@@ -32,7 +32,7 @@ LOST = [  # whether the batch arrives and only its answer is lost
     pytest.param("nats", False, id="nats-batch", marks=pytest.mark.slow),
     pytest.param("redis", True, id="redis-answer"),
     pytest.param("nats", True, id="nats-answer"),
-    pytest.param("rabbitmq", False, id="rabbitmq-batch", marks=pytest.mark.slow),
+    pytest.param("rabbitmq", False, id="rabbitmq-batch"),
     pytest.param("rabbitmq", True, id="rabbitmq-answer"),
     pytest.param("aws", False, id="aws-batch"),
     pytest.param("aws", True, id="aws-answer"),

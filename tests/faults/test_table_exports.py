@@ -56,7 +56,7 @@ def test_each_event_is_in_the_table_once(log: Callable[..., Any], tmp_path: Path
         pytest.param("delta", signal.SIGTERM, marks=pytest.mark.slow),
         ("delta", signal.SIGINT),
         ("iceberg", signal.SIGTERM),
-        pytest.param("iceberg", signal.SIGINT, marks=pytest.mark.slow),
+        ("iceberg", signal.SIGINT),
     ],
 )
 def test_a_follower_goes_on_until_it_is_stopped(

@@ -522,9 +522,8 @@ def test_a_stream_writes_each_event_once(spark: Any, log: Callable[..., Any], tm
     assert exported(spark, tmp_path) == stored(topic)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("X1")
-@pytest.mark.parametrize("format", ["parquet", "json"])
+@pytest.mark.parametrize("format", [pytest.param("parquet", marks=pytest.mark.slow), "json"])
 def test_tasks_write_the_files_of_a_stream_and_go_on_behind_those_of_spark(
     spark: Any, log: Callable[..., Any], make_topic: Any, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,8 +32,8 @@ HOW = ("killed", "frozen", "without its lock")
 def rounds(count: int, *formats: str) -> pytest.MarkDecorator:
     """So many rounds, of each format if there are some.
 
-    Of each way one round is not a long test. Formats share the code around their commits: of each, two rounds are not
-    long, one that is frozen and, in turn, one that is killed or loses its lock.
+    Of each way one round is not a long test. Formats share the code around their commits: of each, one round is not
+    long, in turn one that is frozen, is killed or loses its lock.
     """
     if not formats:
         return pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def rounds(count: int, *formats: str) -> pytest.MarkDecorator:
         )
     cases = []
     for turn, format in enumerate(formats):
-        soon = (HOW.index("frozen"), HOW.index(("killed", "without its lock")[turn % 2]))
-        cases += [pytest.param(format, n, marks=[pytest.mark.slow] if n in soon else []) for n in range(count)]
+        soon = HOW.index(("frozen", "killed", "without its lock")[turn % 3])
+        cases += [pytest.param(format, n, marks=[pytest.mark.slow] if n == soon else []) for n in range(count)]
     return pytest.mark.parametrize(("format", "round"), cases)
 
 

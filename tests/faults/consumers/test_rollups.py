@@ -93,9 +93,8 @@ def test_workers_that_are_killed_and_frozen_at_random_count_each_event_once(
     assert counted(ledger) == ledger.ask(EXPECTED)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("transfer")
-@pytest.mark.parametrize("wakes_up", ["before the others", "after the others"])
+@pytest.mark.parametrize("wakes_up", [pytest.param("before the others", marks=pytest.mark.slow), "after the others"])
 def test_a_worker_that_freezes_between_folding_and_settling_counts_nothing(
     processes: Processes, ledger: Ledger, wakes_up: str
 ):

@@ -281,7 +281,7 @@ def test_neither_spark_nor_java_is_needed(log: Log, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_signal_ends_it_with_a_sentence(log: Log, tmp_path: Path, number: int) -> None:
     topic = log(*(Draft(value=n) for n in range(6_000)))
     words = [sys.executable, "testproject/manage.py", "export_events", str(topic), "--to", str(tmp_path / "out")]
