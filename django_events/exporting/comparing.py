@@ -274,7 +274,7 @@ class _OfTopic:
         log, copy = self._log, self._copy
         erasures = pending(self._connection, log, after=copy.erased, names=self._wanted.names(log.name))
         to_erase = ids  # of what is at work, or has a key that can't be found, the events aren't known
-        if not erasures.interrupted and not erasures.without:
+        if not erasures.interrupted and not erasures.without and "key" in copied.column_names:
             rows = copied.filter(pc.is_in(copied["offset"], value_set=pa.array(ids)))
             to_erase = np.intersect1d(ids, erasures.chosen(rows)["offset"].to_numpy())
         self._to_erase += to_erase[: 1 - len(self._to_erase)].tolist()

@@ -174,8 +174,7 @@ def found(
 
 
 def pending(connection: Connection, log: TopicLog, *, after: int, names: KeyNames) -> Erasures:
-    """The erasures of a topic that a copy lacks, to look at only: nothing is noted, and `without` has all whose keys
-    can't be found."""
+    """The same to look at only: nothing is noted, and `without` has all whose keys can't be found."""
     return _read(_records(connection, log, after), after, names)
 
 
