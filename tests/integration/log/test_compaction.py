@@ -69,6 +69,17 @@ def compact_at_last():
     return wait_until(lambda: done if (done := compact())[0] else None, what="a compaction")
 
 
+def looks_at_all(session):
+    """Begin a transaction whose snapshot has what is committed by now; whether nothing older was at work then."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_current_xact_id()::text::bigint")
+        [[newest]] = cursor.fetchall()
+    session.rollback()
+    session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    [[oldest]] = session.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").fetchall()
+    return oldest > newest
+
+
 def ids(topic, upto=None):
     events = Event.objects.since(topic)
     return list((events if upto is None else events.filter(id__lte=upto)).values_list("id", flat=True))
@@ -433,8 +444,7 @@ def test_a_snapshot_from_before_sees_what_stays(prices, connect):
 def test_what_a_snapshot_does_not_see_is_not_rewritten_while_it_is_open(prices, connect):
     """It would see these events all at once, in the middle of a log that ends before them."""
     session = connect()
-    session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    session.execute("SELECT count(*) FROM django_events_consumer")
+    wait_until(lambda: looks_at_all(session), what="a moment without older transactions, of other databases too")
     update(prices, 400, first=450)
     assert compact_at_last() == (4, 393, None)
     assert row().head.compacted_until == 400
