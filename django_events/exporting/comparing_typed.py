@@ -65,6 +65,7 @@ class _Rows:
     def differing(self) -> "dict[str, Mask]":
         there, is_told = _mask(self._values.is_valid()), _mask(self._data.is_valid())
         is_rescued = _mask(self._rescued.is_valid())
+        is_null = _mask(pc.fill_null(pc.equal(self._values, "null"), False))
         is_same = _mask(pc.fill_null(pc.equal(self._rescued, self._values), False))
         self._differs[RESCUED] |= is_rescued & ~is_same
         self._differs[VERSION] |= is_told != (self._versions > 0)
@@ -77,6 +78,8 @@ class _Rows:
             if told is None:
                 self._differs[DATA] |= mine & is_told
                 continue
+            is_empty = is_told & ~_mask(told.is_valid()) & ~is_rescued
+            self._differs[DATA] |= mine & there & is_empty & ~is_null
             mine &= there & _mask(told.is_valid())
             for version in np.unique(self._said[mine]).tolist():
                 for wanted in np.unique(self._versions[mine & (self._said == version)]).tolist():

@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from django_events.exceptions import Refused
+from django_events.exporting.blanking import is_of_erased
 from django_events.exporting.journal import FOLDER
 from django_events.exporting.parts import Part, Parts
 from django_events.exporting.paths import split
@@ -26,7 +27,7 @@ from django_events.reading.typed.columns import DATA, NAMES, RESCUED, VERSION
 from django_events.reading.typed.evolution import conformed, evolved, plain
 
 PAYLOAD = ("value", "body", DATA, RESCUED)
-BLANK = "blank"  # whether an event has nothing of these, as an erasure leaves it
+BLANK = "blank"  # whether an event has nothing of these, and metadata as an erasure leaves them
 
 
 class Copy(Protocol):
@@ -61,6 +62,8 @@ def with_blank(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     for name in PAYLOAD:
         if name in rows.column_names:
             is_blank &= pc.is_null(rows[name]).to_numpy()
+    if "metadata" in rows.column_names:
+        is_blank &= is_of_erased(rows["metadata"])
     return rows.select(names).append_column(BLANK, pa.array(is_blank))
 
 
@@ -88,7 +91,7 @@ def _with_types(rows: pa.Table, data: pa.DataType | None) -> pa.Table:
 
 def _and_payload(names: Sequence[str], there: Sequence[str]) -> list[str]:
     """Columns, and what else tells whether an event is blank."""
-    return [*names, *(name for name in PAYLOAD if name in there and name not in names)]
+    return [*names, *(name for name in (*PAYLOAD, "metadata") if name in there and name not in names)]
 
 
 def copies(logs: Sequence[TopicLog], path: str, catalog: str | None) -> Iterator[tuple[TopicLog, Copy]]:
@@ -104,10 +107,17 @@ def copies(logs: Sequence[TopicLog], path: str, catalog: str | None) -> Iterator
 
 
 def _files(logs: Sequence[TopicLog], path: str) -> Iterator[tuple[TopicLog, Copy]]:
-    journal = Parts(OfDisk(), path)
-    if journal.format != "parquet":
-        raise Refused(f"{path} holds files in format {journal.format}, and only Parquet is compared with the log.")
     for log in logs:
+        journal = Parts(OfDisk(), path)  # as it is now: the topic before may have taken hours
+        if journal.is_new:
+            raise Refused(f"{path} has no export yet: its first run ended before it had planned what to write.")
+        if journal.format != "parquet":
+            raise Refused(f"{path} holds files in format {journal.format}, and only Parquet is compared with the log.")
+        if journal.hides_some:
+            raise Refused(
+                f"{path} has files that count, and that readers don't see yet: a run was ended, or is at it. Run "
+                "export_events again, which shows them, and then this."
+            )
         if parts := [part for part in journal.done if part.topic == log.name]:
             yield log, FilesOfTopic(path, log.name, parts, journal.erased.get(log.name, 0), journal.values.kind)
 
@@ -144,7 +154,10 @@ class FilesOfTopic:
         there = [part for part in parts if (root / part.folder).is_dir()]
         self.ranges = sorted((part.start, part.end) for part in there)
         self.removed = sorted((part.start, part.end) for part in parts if part not in there)
-        self._files = [(file, pq.read_metadata(file)) for file in sorted(Path(split(self.place)[2]).rglob("*.parquet"))]
+        files = [file for file in sorted(Path(split(self.place)[2]).rglob("*.parquet")) if _is_read(file, root)]
+        # What was added since `parts` was read is not compared.
+        newer = [root / part.folder for part in Parts(OfDisk(), path).done if part not in parts]
+        self._files = [(file, _footer(file)) for file in files if not any(map(file.is_relative_to, newer))]
         self._bounds = {file: _bounds(metadata) for file, metadata in self._files}
         self.rows = sum(metadata.num_rows for _, metadata in self._files)
         schemas = [metadata.schema.to_arrow_schema() for _, metadata in self._files]
@@ -170,6 +183,24 @@ class FilesOfTopic:
     def _may_have(self, file: Path, start: int, end: int) -> bool:
         bounds = self._bounds[file]
         return bounds is None or (bounds[0] < end and bounds[1] >= start)
+
+
+def _is_read(file: Path, root: Path) -> bool:
+    """Whether readers take a file for data: they pass over names that begin in these ways."""
+    return not any(name.startswith(("_", ".")) for name in file.relative_to(root).parts)
+
+
+def _footer(file: Path) -> Any:
+    """What a file says of itself; Refused if it is none of events."""
+    try:
+        found = pq.read_metadata(file)
+    except FileNotFoundError:
+        raise Refused(f"{file} was removed while it was looked at. Run it again.") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise Refused(f"{file} can't be read: {str(error).splitlines()[0]} Find out what wrote it.") from None
+    if "offset" not in found.schema.names:
+        raise Refused(f"{file} has no column 'offset', so it holds no events. Find out what wrote it there.")
+    return found
 
 
 def _bounds(metadata: Any) -> tuple[int, int] | None:

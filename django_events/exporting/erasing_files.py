@@ -6,6 +6,7 @@ removes before it looks at any file. If that run has begun before the folder was
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ def _erase(file: Path, place: Path, format: str, erasures: Erasures) -> int:
         return 0
     with suppress(FileNotFoundError):  # Hadoop's, of the old file
         (file.parent / f".{file.name}.crc").unlink()
+    shutil.copymode(file, draft)
     os.replace(draft, file)  # noqa: PTH105  # one system call: fails if another run has cleared the place
     _keep(file.parent)
     return rows

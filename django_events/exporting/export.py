@@ -19,7 +19,7 @@ from django_events.exporting.erasing_files import LEFT_IN_FILES, erase_in_files,
 from django_events.exporting.erasures import Erasures, before_reading, refuse_older_database
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
-from django_events.exporting.locking import FolderLock, alone
+from django_events.exporting.locking import FolderLock, alone, resting
 from django_events.exporting.parts import Part, Parts
 from django_events.exporting.storage import Storage
 from django_events.reading import topics
@@ -92,7 +92,7 @@ Tell = Callable[[int, int, Part], None]  # events done, of how many, and the par
 def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part: None) -> Summary:
     """Export the events that the folder doesn't have; Refused if another run writes to it."""
     dsn = Dsn(wanted.dsn)
-    with alone(dsn, wanted.path) as lock, dsn.connected() as connection:
+    with alone(dsn, wanted.path) as lock, resting(dsn) as connection:
         journal = Parts(storage := engine.storage(wanted), wanted.path)
         if wanted.erasing is not None:
             refuse_other_files(storage, wanted.format, wanted.path)

@@ -59,6 +59,12 @@ class Journal:
         """Whether the folder has leftovers of other runs' attempts."""
         return bool(self._storage.names(self._attempts) or self._storage.names(self._removed))
 
+    @property
+    def hides_some(self) -> bool:
+        """Whether a run was ended when an attempt of it counted, and readers don't see it yet."""
+        there = set(self._storage.names(self._attempts))
+        return any(attempt in there and not self._is_late(attempt) for attempt in self.decided())
+
     def refuse_other_way(self, format: str, by: Sequence[str]) -> None:
         """Refused if the existing files have another format or layout: no reader could read both together."""
         if self._head and (self._head["format"], self._head["by"]) != (format, list(by)):

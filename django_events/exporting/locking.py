@@ -19,14 +19,17 @@ from django_events.statements import beside
 
 SQL = beside(__name__)
 
+UNSEEN = "What was being written doesn't count, and readers don't see it."
+COMMITTED = "What was committed stays, and the next run goes on behind it."
 EVERY, PATIENCE = 1.0, 30.0  # seconds: between two looks, and for the server to answer one
 
 
 class FolderLock:
     """A lock that goes with its connection, whatever happens."""
 
-    def __init__(self, dsn: Dsn, connection: Connection, path: str) -> None:
+    def __init__(self, dsn: Dsn, connection: Connection, path: str, *, of_what_is_written: str) -> None:
         self._dsn, self._connection, self._path = dsn, connection, path
+        self._of_what_is_written = of_what_is_written
         self._lost = False
 
     def check(self) -> None:
@@ -35,8 +38,8 @@ class FolderLock:
         if not self._lost:
             return
         said = (
-            f"The connection to the database was lost, and with it the lock on {self._path}. What was being written "
-            "doesn't count, and readers don't see it. Run it again."
+            f"The connection to the database was lost, and with it the lock on {self._path}. "
+            f"{self._of_what_is_written} Run it again."
         )
         try:
             with self._dsn.connected():
@@ -106,14 +109,22 @@ class FolderLock:
 
 
 @contextmanager
-def alone(dsn: Dsn, path: str) -> Iterator[FolderLock]:
-    """The lock on a folder; InUse if another command has it."""
+def alone(dsn: Dsn, path: str, *, of_what_is_written: str = UNSEEN) -> Iterator[FolderLock]:
+    """The lock on a folder; InUse if another command has it. Whoever loses it is told what becomes of the work."""
     # Its end changes nothing: a rollback that is not heard is no error of what was written and decided.
     with dsn.connected() as connection, connection.transaction(force_rollback=True):
-        lock = FolderLock(dsn, connection, path)
+        lock = FolderLock(dsn, connection, path, of_what_is_written=of_what_is_written)
         with lock.needed():
             fetch(connection, SQL.let_idle)
             [[mine]] = fetch(connection, SQL.lock_export, path=key(path))
         if not mine:
             raise InUse(f"Another export_events or stream_events writes to {path}. Wait for it, or stop it first.")
         yield lock
+
+
+@contextmanager
+def resting(dsn: Dsn) -> Iterator[Connection]:
+    """A connection on which nothing may be asked for long, while files are written."""
+    with dsn.connected() as connection:
+        fetch(connection, SQL.let_rest)
+        yield connection

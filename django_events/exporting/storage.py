@@ -78,10 +78,13 @@ class OfDisk:
     def add(self, file: str, text: str, draft: str) -> bool:
         written, place = _here(draft), _here(file)
         _make(written)
-        with (written / place.name).open("w") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
+        try:
+            with (written / place.name).open("w") as out:
+                out.write(text)
+                out.flush()
+                os.fsync(out.fileno())
+        except FileNotFoundError:  # a later run has cleared what this one was writing
+            return False
         _keep(written)
         if self._move(written, place.parent):
             return True

@@ -17,7 +17,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, PyFileSystem
 
 from django_events.exceptions import Refused
-from django_events.exporting.blanking import LEFT
+from django_events.exporting.blanking import ERASED_METADATA, LEFT
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data, split
@@ -50,6 +50,8 @@ COMMITS_PER_CHECKPOINT = 10  # as Spark has it; delta-rs would write one for eac
 # Numbers beside the mark; the last one is when the last erasure began, as a version can be nothing else.
 OF_FIRST, OF_GREATEST, OF_ERASURES, OF_TIMES = "first", "greatest", "erasures", "times of erasures"
 FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many each time after
+
+CHANGES = "delta.enableChangeDataFeed"
 
 
 class DeltaEvents:
@@ -168,9 +170,11 @@ class DeltaEvents:
         yield from rows.to_batches(columns=["offset", "key"], filter=pc.field("offset") <= until)
 
     def blank(self, erased: pa.Table, mark: Mark) -> int:
+        self._refuse_changes()
         first, last = erased["offset"][0].as_py(), erased["offset"][-1].as_py()
         payload = [name for name in pa.schema(self._table.schema().to_arrow()).names if name not in LEFT]
-        has_payload = " OR ".join(f"t.{_quoted(name)} IS NOT NULL" for name in payload)
+        there = [*(f"t.{_quoted(name)} IS NOT NULL" for name in payload), f"t.metadata NOT LIKE '{ERASED_METADATA}'"]
+        has_payload = " OR ".join(there)
         blanks = {_quoted(name): "NULL" for name in payload}
         try:
             done = (
@@ -189,6 +193,15 @@ class DeltaEvents:
         except CommitFailedError as error:
             raise Conflict(str(error)) from error
         return int(done["num_target_rows_updated"])
+
+    def _refuse_changes(self) -> None:
+        """Refused if the table keeps a feed of its changes: what is erased would be written anew, for its readers."""
+        if (self._table.metadata().configuration.get(CHANGES) or "").lower() == "true":
+            raise Refused(
+                f"{self._place} has {CHANGES} set, so that whatever --erase takes away would be written anew in "
+                "_change_data, where VACUUM leaves it. Nothing was erased. Set it to false, remove that folder, and "
+                "run this again."
+            )
 
     def say_erased(self, last: LastErasure, mark: Mark) -> None:
         self._append([], self._saying(mark, erased=last))

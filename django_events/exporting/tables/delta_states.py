@@ -44,6 +44,7 @@ class DeltaStates(DeltaEvents):
 
     def blank(self, erased: pa.Table, mark: Mark) -> int:
         """What was erased is no state any more: the row goes."""
+        self._refuse_changes()
         found = greatest(self.keys(mark.next), erased["offset"].combine_chunks())
         first, last = erased["offset"][0].as_py(), erased["offset"][-1].as_py()
         within = f't."offset" = s."offset" AND t."offset" >= {first} AND t."offset" <= {last}'

@@ -24,7 +24,7 @@ from django_events.exporting.export import BEGINNING, END, bytes_per_row, is_com
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
 from django_events.exporting.local import Connections
-from django_events.exporting.locking import alone
+from django_events.exporting.locking import COMMITTED, alone, resting
 from django_events.exporting.tables.erasing import erase_in_table
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.reading import topics
@@ -105,8 +105,8 @@ def export_to_tables(
         connections.cut()
 
     with (
-        alone(dsn, place) as lock,
-        dsn.connected() as connection,
+        alone(dsn, place, of_what_is_written=COMMITTED) as lock,
+        resting(dsn) as connection,
         lock.watched(cancel),
         closing(_Run(wanted, connection, connections, stop, tell)) as run,
     ):

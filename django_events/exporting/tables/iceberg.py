@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
@@ -51,9 +53,10 @@ from django_events.reading.typed.columns import DATA
 
 NAMESPACE = "events"
 CATALOG = "catalog.db"
-NO_RETRIES = {TableProperties.COMMIT_NUM_RETRIES: "0"}
+# Without the bounds of ids every file would have to be opened to find some of them.
+NEEDED = {TableProperties.COMMIT_NUM_RETRIES: "0", "write.metadata.metrics.column.offset": "full"}
 PROPERTIES = {
-    **NO_RETRIES,
+    **NEEDED,
     "write.parquet.compression-codec": "zstd",
     "write.parquet.compression-level": str(ZSTD_LEVEL),
     "write.metadata.delete-after-commit.enabled": "true",
@@ -217,7 +220,7 @@ class IcebergEvents:
         ranges: list[tuple[int, int, int]] = []
         found: list[tuple[int, int, int]] = []
         for file in self._data_files():
-            first, last = _bounds(file)
+            first, last = self._bounds(file)
             if first is not None and last is not None:  # rows of others may have no id
                 found.append((first, last, file["file_size_in_bytes"]))
         for first, last, size in sorted(found):
@@ -261,9 +264,9 @@ class IcebergEvents:
             if lacking := new_columns(self._table.schema().as_arrow(), self.place, self._columns):
                 with self._table.update_schema() as update:
                     update.union_by_name(pa.schema(lacking))
-            if any(self._table.properties.get(name) != value for name, value in NO_RETRIES.items()):
+            if any(self._table.properties.get(name) != value for name, value in NEEDED.items()):
                 with self._table.transaction() as change:
-                    change.set_properties(NO_RETRIES)
+                    change.set_properties(NEEDED)
         except CommitFailedException as error:
             raise Conflict(str(error)) from error
         if self._seen() != seen:
@@ -363,7 +366,7 @@ class IcebergEvents:
         return is_at(self._newest_offset(), mark)
 
     def _newest_offset(self) -> int | None:
-        bounds = [_bounds(file)[1] for file in self._data_files()]
+        bounds = [self._bounds(file)[1] for file in self._data_files()]
         return max((one for one in bounds if one is not None), default=None)
 
     def _day_of(self, file: dict[str, Any]) -> Any:
@@ -377,6 +380,17 @@ class IcebergEvents:
             return []
         files: list[dict[str, Any]] = self._table.inspect.data_files().to_pylist()
         return files
+
+    def _bounds(self, file: dict[str, Any]) -> tuple[int | None, int | None]:
+        """The least and the greatest id of a file; where its manifest doesn't say, it is opened."""
+        said = file["readable_metrics"]["offset"]
+        if said["lower_bound"] is not None and said["upper_bound"] is not None:
+            return said["lower_bound"], said["upper_bound"]
+        with self._table.io.new_input(file["file_path"]).open() as opened:
+            there = pq.ParquetFile(opened)
+            ids = there.read(["offset"])["offset"] if "offset" in there.schema_arrow.names else pa.array([], pa.int64())
+        found = pc.min_max(ids).as_py()
+        return found["min"], found["max"]
 
     def _make(self, properties: dict[str, str]) -> None:
         making = self._catalog.create_table_transaction(self._name, self._schema, properties=properties)
@@ -398,7 +412,7 @@ class IcebergEvents:
             (day, *file_bounds, file["file_size_in_bytes"])
             for file in self._data_files()
             # Rows of others may have no time, and files of another partitioning no day.
-            if None not in (day := self._day_of(file), *(file_bounds := _bounds(file)))
+            if None not in (day := self._day_of(file), *(file_bounds := self._bounds(file)))
         )
         limit = min(target_size, MERGED)
         group: list[Any] = []
@@ -441,8 +455,3 @@ def _erased_until(last: LastErasure) -> dict[str, str]:
 
 def _overwrite(change: Any, *, rows: pa.Table, within: str, said: dict[str, str]) -> None:
     change.overwrite(rows, within, snapshot_properties=said)
-
-
-def _bounds(file: dict[str, Any]) -> tuple[int | None, int | None]:
-    offset = file["readable_metrics"]["offset"]
-    return offset["lower_bound"], offset["upper_bound"]

@@ -1,6 +1,7 @@
 """The newest event of each key: what a table of states has a row of.
 
 A key is gone when its newest event is a tombstone (the value is JSON null), was erased, or is of a type that deletes.
+An event whose JSON couldn't be read is none of these: its row has no value, and metadata that say so.
 """
 
 from collections.abc import Collection, Iterable
@@ -8,6 +9,7 @@ from collections.abc import Collection, Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from django_events.exporting.blanking import is_of_erased
 from django_events.exporting.writing import SCHEMA
 
 GONE = pa.field("gone", pa.bool_())
@@ -29,8 +31,9 @@ def newest(events: Iterable[pa.RecordBatch], deletes: Collection[str]) -> tuple[
     keyed = table.filter(pc.is_valid(table["key"]))
     last = keyed.group_by("key").aggregate([("offset", "max")])["offset_max"]
     rows = keyed.filter(pc.is_in(keyed["offset"], value_set=last))
-    is_blank = pc.or_(pc.is_null(rows["value"]), pc.fill_null(pc.equal(rows["value"], "null"), False))
-    is_gone = pc.and_(is_blank, pc.is_null(rows["body"]))
+    is_tombstone = pc.fill_null(pc.equal(rows["value"], "null"), False)
+    is_erased = pc.and_(pc.is_null(rows["value"]), pa.array(is_of_erased(rows["metadata"])))
+    is_gone = pc.and_(pc.or_(is_tombstone, is_erased), pc.is_null(rows["body"]))
     if deletes:
         is_gone = pc.or_(is_gone, pc.is_in(rows["type"], value_set=pa.array(sorted(deletes), pa.string())))
     return rows.append_column(GONE, is_gone), table.num_rows - keyed.num_rows

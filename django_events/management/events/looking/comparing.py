@@ -42,7 +42,8 @@ def compared(
     }
     columns = ["topic", "from", "to", "events", "expired", "compacted", "erased", "not exported"]
     walked = f"{count(events, 'event')} compared in {duration(found.took)}."
-    proved = "" if found.offenders else f"Proved: {against} and the log have the same events, each once. "
+    which = "have the same events" if last is None else f"have the same of the last {last:,} ids"
+    proved = "" if found.offenders else f"Proved: {against} and the log {which}, each once. "
     parts = [told_of(found.offenders), table(columns, found.topics), *found.notes, f"{proved}{walked}"]
     code = Exit.FAILED if found.offenders else Exit.DONE
     return Report(data, "\n\n".join(part for part in parts if part), code=code)
