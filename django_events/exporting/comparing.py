@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from django_events.exceptions import Refused
 from django_events.exporting.comparing_typed import TypedDifferences
-from django_events.exporting.copies import BLANK, Copy, copies, with_blank
+from django_events.exporting.copies import BLANK, Copy, copies, topics_of_files, with_blank
 from django_events.exporting.erasures import KeyNames, pending
 from django_events.exporting.export import bytes_per_row
 from django_events.exporting.writing import SCHEMA
@@ -85,17 +85,18 @@ def compare(wanted: Comparison, tell: Tell = lambda topic, events: None) -> Comp
         if not names:
             names = [log.name for log in topics.find(connection, topics.TopicChoice(pattern=".*"))]
         logs = topics.find(connection, topics.TopicChoice(names=tuple(names)))
-        seen = 0
         for log, copy in copies(logs, wanted.path, wanted.catalog):
-            seen += 1
             _OfTopic(wanted, dsn, connection, log, copy, found, tell).compare()
-        if not seen or (wanted.topics and seen < len(names)):
-            missing = sorted(set(wanted.topics) - {one.topic for one in found.topics})
+        missing = sorted(set(wanted.topics) - {one.topic for one in found.topics})
+        if not found.topics or missing:
             of = f" of topic {missing[0]!r}" if missing else ""
             raise Refused(
                 f"{wanted.path} has no export{of}: expected a table of Delta or Iceberg in it, or Parquet files that "
                 "export_events has written."
             )
+        if not wanted.topics:
+            for name in sorted(topics_of_files(wanted.path, wanted.catalog) - set(names)):
+                found.notes.append(f"{wanted.path} has files of {name}, which the database doesn't have: not compared.")
     found.took = timedelta(seconds=time.monotonic() - started)
     return found
 

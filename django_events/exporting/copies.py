@@ -95,20 +95,34 @@ def _and_payload(names: Sequence[str], there: Sequence[str]) -> list[str]:
 
 
 def copies(logs: Sequence[TopicLog], path: str, catalog: str | None) -> Iterator[tuple[TopicLog, Copy]]:
-    """The export of each topic that has one there."""
-    folder = Path(split(path)[2])
-    is_local = catalog is None and split(path)[0] in ("", "file")
-    if is_local and (folder / FOLDER).is_dir():
+    """The exports of each topic that has some there."""
+    if _has_files(path, catalog):
         yield from _files(logs, path)
-    elif catalog is not None or (is_local and (folder / "catalog.db").exists()):
+    if catalog is not None or (_is_local(path) and (Path(split(path)[2]) / "catalog.db").exists()):
         yield from _iceberg(logs, path, catalog)
-    else:
+    if catalog is None:
         yield from _delta(logs, path)
+
+
+def topics_of_files(path: str, catalog: str | None) -> set[str]:
+    """The names of the topics that were exported into files there, whether the database has them or not."""
+    return {part.topic for part in Parts(OfDisk(), path).done} if _has_files(path, catalog) else set()
+
+
+def _has_files(path: str, catalog: str | None) -> bool:
+    return catalog is None and _is_local(path) and (Path(split(path)[2]) / FOLDER).is_dir()
+
+
+def _is_local(path: str) -> bool:
+    return split(path)[0] in ("", "file")
 
 
 def _files(logs: Sequence[TopicLog], path: str) -> Iterator[tuple[TopicLog, Copy]]:
     for log in logs:
-        journal = Parts(OfDisk(), path)  # as it is now: the topic before may have taken hours
+        try:
+            journal = Parts(OfDisk(), path)  # as it is now: the topic before may have taken hours
+        except Refused as error:
+            raise Refused(f"Of folders, only what export_events has written is compared. {error}") from None
         if journal.is_new:
             raise Refused(f"{path} has no export yet: its first run ended before it had planned what to write.")
         if journal.format != "parquet":

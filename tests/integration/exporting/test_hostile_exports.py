@@ -18,12 +18,14 @@ from psycopg.conninfo import make_conninfo
 
 from django_events import Draft, publish_many
 from django_events.exporting import comparing, storage
+from django_events.exporting.batches import Batches
 from django_events.exporting.journal import Journal
 from django_events.exporting.range_files import RangeFiles
+from django_events.exporting.storage import OfDisk
 from django_events.exporting.tables.delta import CHANGES, DeltaEvents
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
 from django_events.management.commands import export_events
-from django_events.models import Intervention
+from django_events.models import Intervention, Topic
 from django_events.operations import erase
 from tests.integration.exporting import test_typed_exports as typed
 from tests.integration.exporting.test_comparing import export, verify
@@ -374,3 +376,34 @@ def test_a_proof_of_the_last_ids_says_so(log: Log, tmp_path: Path, capsys: pytes
     out = capsys.readouterr().out
     assert f"Proved: {tmp_path} and the log have the same of the last 5 ids, each once." in out
     assert "begins at" not in out
+
+
+def test_a_second_export_in_the_same_folder_is_compared_too(log: Log, tmp_path: Path) -> None:
+    topic = log(*drafts(30))
+    for format in ("parquet", "delta"):
+        export(topic, tmp_path, format=format)
+    DeltaTable(f"{tmp_path}/{topic}").delete("offset = 7")
+
+    said, _ = verify(tmp_path)
+
+    assert [(one["kind"], one["id"]) for one in said["findings"]] == [("missing", 7)]
+    assert len(said["topics"]) == 2
+
+
+def test_files_of_a_topic_that_is_gone_are_said(log: Log, make_topic: Any, tmp_path: Path) -> None:
+    for name in ("aaa", "bbb"):
+        export(log(Draft(value=1), topic=make_topic(name)), tmp_path, format="parquet")
+    Topic.objects.filter(name="bbb").update(name="renamed")
+
+    said, _ = verify(tmp_path)
+
+    Topic.objects.filter(name="renamed").update(name="bbb")
+    assert said["notes"] == [f"{tmp_path} has files of bbb, which the database doesn't have: not compared."]
+
+
+def test_a_folder_of_a_follower_is_not_compared(log: Log, tmp_path: Path) -> None:
+    log(*drafts())
+    Batches(OfDisk(), str(tmp_path)).begin("parquet", ())
+
+    with refused("Of folders, only what export_events has written is compared. .* holds what stream_events writes"):
+        verify(tmp_path)
