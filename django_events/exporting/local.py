@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock
 
+import psycopg
+
 from django_events.exceptions import Invalid
 from django_events.exporting.export import Export
 from django_events.exporting.parts import Part
@@ -125,5 +127,6 @@ class Connections:
         """End them without a word. Closing one would take it away from under the thread that reads."""
         with self._lock:
             for connection in self._open:
-                with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
+                # One that is closed already has no number.
+                with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as line:
                     line.shutdown(socket.SHUT_RDWR)

@@ -3,10 +3,11 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +21,7 @@ from django_events import Draft, publish_many
 from django_events.exporting import comparing, storage
 from django_events.exporting.batches import Batches
 from django_events.exporting.journal import Journal
+from django_events.exporting.local import Connections
 from django_events.exporting.range_files import RangeFiles
 from django_events.exporting.storage import OfDisk
 from django_events.exporting.tables.delta import CHANGES, DeltaEvents
@@ -27,6 +29,7 @@ from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_
 from django_events.management.commands import export_events
 from django_events.models import Intervention, Topic
 from django_events.operations import erase
+from django_events.reading.dsn import Dsn
 from tests.integration.exporting import test_typed_exports as typed
 from tests.integration.exporting.test_comparing import export, verify
 from tests.integration.exporting.test_erasing import drafts, read_back
@@ -308,6 +311,15 @@ def test_what_is_not_shown_yet_is_not_taken_for_removed(
         verify(tmp_path)
     export(topic, tmp_path, format="parquet")
     assert verify(tmp_path)[0]["proved"]
+
+
+def test_a_connection_that_is_closed_keeps_no_other_from_being_cut(dsn: str) -> None:
+    connections, found = Connections(), Dsn(dsn)
+    with suppress(psycopg.OperationalError), connections.one(found) as closed, connections.one(found) as other:
+        closed.close()
+        connections.cut()
+        with pytest.raises(psycopg.OperationalError):
+            other.execute("SELECT 1")
 
 
 # --- files
