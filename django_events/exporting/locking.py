@@ -110,7 +110,7 @@ class FolderLock:
 
 @contextmanager
 def alone(dsn: Dsn, path: str, *, of_what_is_written: str = UNSEEN) -> Iterator[FolderLock]:
-    """The lock on a folder; InUse if another command has it. Whoever loses it is told what becomes of the work."""
+    """The lock on a folder; InUse if another command has it. One that loses it is told what becomes of its work."""
     # Its end changes nothing: a rollback that is not heard is no error of what was written and decided.
     with dsn.connected() as connection, connection.transaction(force_rollback=True):
         lock = FolderLock(dsn, connection, path, of_what_is_written=of_what_is_written)

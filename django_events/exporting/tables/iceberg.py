@@ -95,8 +95,8 @@ def in_folder(folder: str) -> Namespace:
 def _make_tables(catalog: SqlCatalog) -> None:
     """Make the catalogue's own tables where they aren't there.
 
-    Whoever opens a catalogue makes them, a reader too. Of two that do at once one is told that a table exists: that one
-    is there then.
+    PyIceberg makes them when it opens a catalogue, for a reader too. Of two that do at once one is told that a table
+    exists: that one is there then.
     """
     while True:
         try:

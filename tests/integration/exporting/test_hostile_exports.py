@@ -234,7 +234,7 @@ def test_a_key_that_was_erased_by_two_secrets_is_no_difference(log: Log, tmp_pat
 
 
 @pytest.mark.parametrize("format", SLOW)
-def test_whoever_loses_the_lock_with_a_commit_on_its_way_is_not_told_that_it_does_not_count(
+def test_a_lock_that_is_lost_with_a_commit_on_its_way_is_no_reason_to_say_that_it_does_not_count(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
     topic = log(*(Draft(value=n) for n in range(20)))
@@ -325,7 +325,7 @@ def test_a_connection_that_is_closed_keeps_no_other_from_being_cut(dsn: str) -> 
 # --- files
 
 
-def test_whoever_may_read_a_file_may_read_it_after_an_erasure(log: Log, tmp_path: Path) -> None:
+def test_the_mode_of_a_file_is_kept_by_an_erasure(log: Log, tmp_path: Path) -> None:
     topic = log(*drafts())
     export(topic, tmp_path, format="parquet")
     [file] = tmp_path.rglob("part-*.parquet")
