@@ -70,6 +70,7 @@ class _Rows:
         self._differs[RESCUED] |= is_rescued & ~is_same
         self._differs[VERSION] |= is_told != (self._versions > 0)
         self._differs[DATA] |= (is_told & ~there) | (there & ~is_told & ~is_rescued)
+        needs_own = there & is_told & ~is_rescued & ~is_null  # the column of its type has to say something
         types = pc.fill_null(self._types, "").dictionary_encode()
         of_type = _mask(types.indices)
         for number, kind in enumerate(types.dictionary.to_pylist()):
@@ -78,9 +79,9 @@ class _Rows:
             if told is None:
                 self._differs[DATA] |= mine & is_told
                 continue
-            is_empty = is_told & ~_mask(told.is_valid()) & ~is_rescued
-            self._differs[DATA] |= mine & there & is_empty & ~is_null
-            mine &= there & _mask(told.is_valid())
+            has_own = _mask(told.is_valid())
+            self._differs[DATA] |= mine & needs_own & ~has_own
+            mine &= there & has_own
             for version in np.unique(self._said[mine]).tolist():
                 for wanted in np.unique(self._versions[mine & (self._said == version)]).tolist():
                     rows = np.flatnonzero(mine & (self._said == version) & (self._versions == wanted))

@@ -18,7 +18,7 @@ from django_events.exceptions import Refused
 from django_events.exporting.blanking import is_of_erased
 from django_events.exporting.journal import FOLDER
 from django_events.exporting.parts import Part, Parts
-from django_events.exporting.paths import split
+from django_events.exporting.paths import read_as_data, split
 from django_events.exporting.storage import OfDisk
 from django_events.exporting.tables.table import Mark
 from django_events.exporting.writing import SCHEMA
@@ -200,8 +200,9 @@ class FilesOfTopic:
 
 
 def _is_read(file: Path, root: Path) -> bool:
-    """Whether readers take a file for data: they pass over names that begin in these ways."""
-    return not any(name.startswith(("_", ".")) for name in file.relative_to(root).parts)
+    """Whether readers take a file for data, by its name and those of its folders."""
+    names = file.relative_to(root).parts
+    return len(read_as_data(names)) == len(names)
 
 
 def _footer(file: Path) -> Any:

@@ -62,8 +62,7 @@ class Journal:
     @property
     def hides_some(self) -> bool:
         """Whether a run was ended when an attempt of it counted, and readers don't see it yet."""
-        there = set(self._storage.names(self._attempts))
-        return any(attempt in there and not self._is_late(attempt) for attempt in self.decided())
+        return bool(self._unshown())
 
     def refuse_other_way(self, format: str, by: Sequence[str]) -> None:
         """Refused if the existing files have another format or layout: no reader could read both together."""
@@ -95,10 +94,8 @@ class Journal:
 
     def settle(self) -> None:
         """Move what counts to where readers look: an earlier run may have ended before it did."""
-        if there := set(self._storage.names(self._attempts)):
-            for attempt, folder in self.decided().items():
-                if attempt in there and not self._is_late(attempt):
-                    self._show(attempt, folder)
+        for attempt, folder in self._unshown().items():
+            self._show(attempt, folder)
 
     def decided(self) -> dict[str, str]:
         """Attempts that count, with the folders that they become."""
@@ -136,6 +133,15 @@ class Journal:
         self._storage.keep(self.place_of(attempt))  # before a version says that it is there
         self._save()
         self._show(attempt, folder)
+
+    def _unshown(self) -> dict[str, str]:
+        """Attempts that count and that readers don't see yet, with the folders that they become."""
+        there = set(self._storage.names(self._attempts))
+        return {
+            attempt: folder
+            for attempt, folder in self.decided().items()
+            if attempt in there and not self._is_late(attempt)
+        }
 
     def _show(self, attempt: str, folder: str) -> None:
         shown = self._storage.show(self.place_of(attempt), f"{self._root}/{folder}")

@@ -146,7 +146,7 @@ def test_from_what_was_exported(run: Callable[..., Answer], sales: Any, tmp_path
     assert run("counts", "others", "--from", source).out == "No rows.\n"
 
 
-@pytest.mark.parametrize("format", ["parquet", pytest.param("orc", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("format", ["parquet", "json", pytest.param("orc", marks=pytest.mark.slow)])
 def test_from_folders_of_types_though_no_event_has_one(
     run: Callable[..., Answer], log: Callable[..., Any], tmp_path: Path, format: str
 ) -> None:

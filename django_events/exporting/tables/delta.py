@@ -50,7 +50,6 @@ COMMITS_PER_CHECKPOINT = 10  # as Spark has it; delta-rs would write one for eac
 # Numbers beside the mark; the last one is when the last erasure began, as a version can be nothing else.
 OF_FIRST, OF_GREATEST, OF_ERASURES, OF_TIMES = "first", "greatest", "erasures", "times of erasures"
 FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many each time after
-
 CHANGES = "delta.enableChangeDataFeed"
 
 

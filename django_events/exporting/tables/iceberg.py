@@ -138,6 +138,8 @@ class IcebergEvents:
         self.lost_end = False
         self.left_out = 0
         self.first_erased = LastErasure()
+        # Of files that were opened, which never change.
+        self._read_bounds: dict[str, tuple[int | None, int | None]] = {}
         try:
             self._catalog.create_namespace_if_not_exists(namespace.name)
             self._table = self._opened(incarnation)
@@ -386,11 +388,15 @@ class IcebergEvents:
         said = file["readable_metrics"]["offset"]
         if said["lower_bound"] is not None and said["upper_bound"] is not None:
             return said["lower_bound"], said["upper_bound"]
-        with self._table.io.new_input(file["file_path"]).open() as opened:
-            there = pq.ParquetFile(opened)
-            ids = there.read(["offset"])["offset"] if "offset" in there.schema_arrow.names else pa.array([], pa.int64())
-        found = pc.min_max(ids).as_py()
-        return found["min"], found["max"]
+        path = file["file_path"]
+        if path not in self._read_bounds:
+            with self._table.io.new_input(path).open() as opened:
+                there = pq.ParquetFile(opened)
+                has_ids = "offset" in there.schema_arrow.names
+                ids = there.read(["offset"])["offset"] if has_ids else pa.array([], pa.int64())
+            found = pc.min_max(ids).as_py()
+            self._read_bounds[path] = found["min"], found["max"]
+        return self._read_bounds[path]
 
     def _make(self, properties: dict[str, str]) -> None:
         making = self._catalog.create_table_transaction(self._name, self._schema, properties=properties)

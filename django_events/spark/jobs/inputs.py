@@ -52,8 +52,11 @@ class Inputs:
         """Parquet, or what the names of files say."""
         kind = self._format(path)
         # JSON doesn't say what its columns are; an object in place of a text is taken as its text then.
-        schema = struct(COLUMNS) if kind == "json" else _named(self.spark.read.format(kind).load(path).schema)
-        frame = self.spark.read.schema(schema).format(kind).options(**(JSON if kind == "json" else {})).load(path)
+        reader = self.spark.read if kind != "json" else self.spark.read.schema(struct(COLUMNS))
+        reader = reader.format(kind).options(**(JSON if kind == "json" else {}))
+        frame = reader.load(path)
+        if any(isinstance(field.dataType, NullType) for field in frame.schema):
+            frame = reader.schema(_named(frame.schema)).load(path)
         if "value" not in frame.columns and {DATA, RESCUED} <= set(frame.columns):
             frame = frame.withColumn("value", _as_text(frame))
         if missing := [name for name in columns if name not in frame.columns]:
