@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Prefetch
-
 from django_events import declarations, models, sql
 from django_events.consuming.unread import UnreadEvent
 from django_events.exceptions import NotReady
@@ -124,15 +122,22 @@ class Subscription:
 def subscriptions(using: str, consumers: Iterable[declarations.DeclaredConsumer]) -> list[Subscription]:
     """All topics of these consumers; NotReady if one of them isn't registered."""
     consumers = list(consumers)
-    rows = {
-        (row.name, row.topic.name): row
-        for row in models.Consumer.objects.using(using)
-        .filter(name__in=[consumer.name for consumer in consumers])
-        .select_related("topic")
-        .prefetch_related(Prefetch("positions", models.Position.objects.using(using)))  # or it would ask the router
-    }
+    rows = _rows(using, [consumer.name for consumer in consumers])
     derived = made_by_of(using, consumers)
     return [_subscription(using, consumer, topic, rows, derived) for consumer in consumers for topic in consumer.topics]
+
+
+def _rows(using: str, names: Sequence[str]) -> dict[tuple[str, str], list[models.Position]]:
+    """By consumer and topic the positions, each with its consumer and topic: of one statement, so of one moment.
+
+    A worker that took the layout from one moment, and from another whether partitions are read together, would read
+    all of them in each, or none.
+    """
+    rows: dict[tuple[str, str], list[models.Position]] = {}
+    found = models.Position.objects.using(using).filter(consumer__name__in=names)
+    for position in found.select_related("consumer__topic").order_by("consumer_id", "partition"):
+        rows.setdefault((position.consumer.name, position.consumer.topic.name), []).append(position)
+    return rows
 
 
 def made_by_of(using: str, consumers: Iterable[declarations.DeclaredConsumer]) -> dict[str, Any]:
@@ -147,17 +152,17 @@ def _subscription(
     using: str,
     consumer: declarations.DeclaredConsumer,
     topic: str,
-    rows: dict[tuple[str, str], models.Consumer],
+    rows: dict[tuple[str, str], list[models.Position]],
     derived: dict[str, Any],
 ) -> Subscription:
-    row = rows.get((consumer.name, topic))
+    positions = rows.get((consumer.name, topic), [])
+    row = positions[0].consumer if positions else None
     if row is None or row.mode != consumer.mode:
         how = "is not registered" if row is None else f"is registered with mode={row.mode!r}"
         raise NotReady(
             f"Consumer {consumer.name!r} {how} for topic {topic!r} in the database {using!r}. "
             f"Run: manage.py migrate --database {using}"
         )
-    positions = list(row.positions.all())
     index = next((position.layout for position in positions if position.layout is not None), None)
     layout = row.topic.all_layouts[-1 if index is None else index]
     return Subscription(

@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 
@@ -16,6 +17,7 @@ from django_events.declarations import consumers
 from django_events.exceptions import Invalid, LeaseLost, NotReady, UnknownName
 from django_events.log.segments import segments
 from django_events.models import Consumer, Event, Position, Topic
+from django_events.operations import repartition
 from django_events.syncing import sync_after_migrate
 from tests.support.fix_consumers import (
     expire_leases,
@@ -479,6 +481,54 @@ def test_a_turn_that_is_declared_back_before_it_came_is_forgotten(lanes, make_co
     assert (row.partitioned, row.turns_at) == (True, None)
     assert positions(reader).filter(barrier__isnull=False).count() == 0
     assert sorted(handled_ids()) == list(range(1, 26))
+
+
+@contextmanager
+def turning(change, in_thread):
+    """Changes how consumers are read as soon as a worker has asked for them."""
+    changed = []
+
+    def change_behind(execute, sql, params, many, context):
+        answer = execute(sql, params, many, context)
+        if not changed and sql.startswith("SELECT") and "django_events_consumer" in sql:
+            changed.append(in_thread(change).result(60))
+        return answer
+
+    with connection.execute_wrapper(change_behind):
+        yield
+    assert changed
+
+
+@pytest.mark.requirement("E12", "X7")
+@pytest.mark.parametrize("to", [True, False])
+def test_a_consumer_that_turns_while_a_worker_looks_at_it_handles_each_event_once(
+    lanes, make_consumer, shelf, in_thread, to
+):
+    """Before, a worker could read all partitions in each of them, or nothing in the one position for all."""
+    reader = make_consumer(lanes, handler=write_down, partitioned=not to)
+    fill(lanes, 20)
+    if not to:  # it turns when what is there is handled
+        serve_due(reader)
+    object.__setattr__(reader, "partitioned", to)
+    with turning(lambda: (sync(), fill(lanes, 5)), in_thread):
+        serve_due(reader)
+    serve_due(reader)
+
+    assert Consumer.objects.get(name="reader").partitioned == to
+    assert sorted(handled_ids()) == list(range(1, 26))
+
+
+@pytest.mark.requirement("X7")
+def test_a_topic_that_is_divided_while_a_worker_looks_at_it_is_handled_once(things, make_consumer, shelf, in_thread):
+    reader = make_consumer(things, handler=write_down)
+    fill(things, 5)
+    serve_due(reader)
+    with turning(lambda: repartition(things, 4), in_thread):
+        serve_due(reader)
+    fill(things, 5)
+    serve_due(reader)
+
+    assert sorted(handled_ids()) == list(range(1, 11))
 
 
 @pytest.mark.requirement("E12")
