@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from django_events.exceptions import Refused
 from django_events.exporting.comparing_typed import TypedDifferences
-from django_events.exporting.copies import BLANK, Copy, copies, topics_of_files, with_blank
+from django_events.exporting.copies import BLANK, FOLDER_OF_ROW, Copy, copies, strays, topics_of_files, with_blank
 from django_events.exporting.erasures import KeyNames, pending
 from django_events.exporting.export import bytes_per_row
-from django_events.exporting.writing import SCHEMA
+from django_events.exporting.writing import SCHEMA, folders_of
 from django_events.observing.verifying.offenders import Offenders
 from django_events.phrases import count
 from django_events.reading import topics
@@ -97,6 +97,10 @@ def compare(wanted: Comparison, tell: Tell = lambda topic, events: None) -> Comp
         if not wanted.topics:
             for name in sorted(topics_of_files(wanted.path, wanted.catalog) - set(names)):
                 found.notes.append(f"{wanted.path} has files of {name}, which the database doesn't have: not compared.")
+            for name in strays(wanted.path, wanted.catalog):
+                what = f"{wanted.path}/{name} is none of the export's, and readers of the folder take it for data."
+                remedy = f"Find out what wrote it, and move it out of {wanted.path}."
+                found.offenders.add(STRANGE, None, what, "Only what the export has written.", remedy)
     found.took = timedelta(seconds=time.monotonic() - started)
     return found
 
@@ -199,11 +203,14 @@ class _OfTopic:
         copied = self._copy.read(start, end)
         log = self._log
         there = Range(log.name, log.id, min(max(start, log.first), end), end)
-        names = [name for name in copied.column_names if name not in (*NAMES, BLANK)]
-        columns = tuple(dict.fromkeys((*names, *NEEDED, "body")))  # what columns are typed by, and what is erased
+        names = [name for name in copied.column_names if name not in (*NAMES, FOLDER_OF_ROW, BLANK)]
+        # What columns are typed by, rows lie in folders by, and what is erased.
+        columns = tuple(dict.fromkeys((*names, *NEEDED, "timestamp", "body")))
         reader = RangeReader(dsn=self._dsn, columns=columns, fetch_size=FETCH_SIZE, fail_on_data_loss=False)
         schema = pa.schema([SCHEMA.field(name) for name in columns])
         logged = with_blank(pa.Table.from_batches(reader.read_by(self._connection, there), schema), columns)
+        if FOLDER_OF_ROW in copied.column_names:
+            logged = logged.append_column(FOLDER_OF_ROW, folders_of(logged, self._copy.by))
         types = [*logged.schema, *(copied.schema.field(name) for name in NAMES if name in copied.column_names)]
         by_name = {field.name: field for field in types}
         known = pa.schema([by_name[name] for name in copied.column_names])
@@ -242,7 +249,10 @@ class _OfTopic:
             if has_twice:
                 self._say(TWICE, twice, "The copy has it more than once.", "One row for each event.")
             for column, ids in differing.items():
-                self._say(DIFFERS, ids, f"Its {column} is not that of the log.", "What the log has.")
+                what = f"Its {column} is not that of the log."
+                if column == FOLDER_OF_ROW:
+                    what = "It lies in the folder of another time or type."
+                self._say(DIFFERS, ids, what, "What the log has.")
             self._say_not_erased(both.copy, not_erased)
         return agrees
 

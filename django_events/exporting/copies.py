@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from django_events.exceptions import Refused
 from django_events.exporting.blanking import is_of_erased
 from django_events.exporting.journal import FOLDER
-from django_events.exporting.parts import Part, Parts
+from django_events.exporting.parts import Parts
 from django_events.exporting.paths import read_as_data, split
-from django_events.exporting.storage import OfDisk
+from django_events.exporting.storage import OfDisk, files_below
 from django_events.exporting.tables.table import Mark
 from django_events.exporting.writing import SCHEMA
 from django_events.reading.topics import TopicLog
@@ -27,6 +27,7 @@ from django_events.reading.typed.columns import DATA, NAMES, RESCUED, VERSION
 from django_events.reading.typed.evolution import conformed, evolved, plain
 
 PAYLOAD = ("value", "body", DATA, RESCUED)
+FOLDER_OF_ROW = "folder"  # where a row is, in files that lie by day or type
 BLANK = "blank"  # whether an event has nothing of these, and metadata as an erasure leaves them
 
 
@@ -35,8 +36,8 @@ class Copy(Protocol):
 
     `ranges` are the ids that it says to have, in order, but for those that were `removed` on purpose. `lacks` are
     columns of events that it doesn't have, `values` is what these are typed as, `fills_lists` whether a list
-    of structs that a value lacks is empty there, `rows` is how many rows it has in all, and `erased` the number of the
-    last erasure that is applied.
+    of structs that a value lacks is empty there, `by` is what its rows lie in folders by, `rows` is how many rows it
+    has in all, and `erased` the number of the last erasure that is applied.
     """
 
     place: str
@@ -46,13 +47,15 @@ class Copy(Protocol):
     lacks: list[str]
     values: str
     fills_lists: bool
+    by: tuple[str, ...]
     rows: int
     erased: int
 
     def read(self, start: int, end: int) -> pa.Table:
         """The rows with ids from `start` to before `end`, in any order: the columns that it has, and BLANK.
 
-        Typed ones have the types of events, whatever the format calls them.
+        If its rows lie in folders by something, FOLDER_OF_ROW is a column, too. Typed ones have the types of events,
+        whatever the format calls them.
         """
 
 
@@ -109,6 +112,19 @@ def topics_of_files(path: str, catalog: str | None) -> set[str]:
     return {part.topic for part in Parts(OfDisk(), path).done} if _has_files(path, catalog) else set()
 
 
+def strays(path: str, catalog: str | None) -> list[str]:
+    """What lies beside the files of topics, and readers of the whole folder take for data."""
+    if not _has_files(path, catalog) or (Path(split(path)[2]) / "catalog.db").exists():
+        return []
+    from deltalake import DeltaTable
+
+    names = OfDisk().names(path)  # before the journal is read, which knows of topics before they have a folder
+    known = {part.of_topic for part in Parts(OfDisk(), path).planned}
+    others = [name for name in read_as_data(names) if name not in known]
+    root = Path(split(path)[2])
+    return [name for name in others if not ((root / name).is_dir() and DeltaTable.is_deltatable(f"{root}/{name}"))]
+
+
 def _has_files(path: str, catalog: str | None) -> bool:
     return catalog is None and _is_local(path) and (Path(split(path)[2]) / FOLDER).is_dir()
 
@@ -132,8 +148,8 @@ def _files(logs: Sequence[TopicLog], path: str) -> Iterator[tuple[TopicLog, Copy
                 f"{path} has files that count, and that readers don't see yet: a run was ended, or is at it. Run "
                 "export_events again, which shows them, and then this."
             )
-        if parts := [part for part in journal.done if part.topic == log.name]:
-            yield log, FilesOfTopic(path, log.name, parts, journal.erased.get(log.name, 0), journal.values.kind)
+        if any(part.topic == log.name for part in journal.done):
+            yield log, FilesOfTopic(path, log.name, journal)
 
 
 def _delta(logs: Sequence[TopicLog], path: str) -> Iterator[tuple[TopicLog, Copy]]:
@@ -161,38 +177,51 @@ class FilesOfTopic:
 
     fills_lists = False
 
-    def __init__(self, path: str, topic: str, parts: Sequence[Part], erased: int, values: str) -> None:
-        self.place, self.erased, self.values = f"{path}/topic={topic}", erased, values
-        self.incarnation = parts[0].incarnation
+    def __init__(self, path: str, topic: str, journal: Parts) -> None:
+        parts = [part for part in journal.done if part.topic == topic]
+        self.place, self.incarnation = f"{path}/{parts[0].of_topic}", parts[0].incarnation
+        self.erased, self.values, self.by = journal.erased.get(topic, 0), journal.values.kind, journal.by
         root = Path(split(path)[2])
         there = [part for part in parts if (root / part.folder).is_dir()]
         self.ranges = sorted((part.start, part.end) for part in there)
         self.removed = sorted((part.start, part.end) for part in parts if part not in there)
-        files = [file for file in sorted(Path(split(self.place)[2]).rglob("*.parquet")) if _is_read(file, root)]
+        files = [file for file in files_below(self.place) if _is_read(file, root)]
         # What was added since `parts` was read is not compared.
         newer = [root / part.folder for part in Parts(OfDisk(), path).done if part not in parts]
         self._files = [(file, _footer(file)) for file in files if not any(map(file.is_relative_to, newer))]
         self._bounds = {file: _bounds(metadata) for file, metadata in self._files}
         self.rows = sum(metadata.num_rows for _, metadata in self._files)
         schemas = [metadata.schema.to_arrow_schema() for _, metadata in self._files]
-        known = set(schemas[0].names if schemas else SCHEMA.names).intersection(*(one.names for one in schemas))
+        known = {name for one in schemas for name in one.names} or set(SCHEMA.names)
         self._columns, self.lacks = known_columns(known)
         self._data: pa.DataType | None = None
         if DATA in known:  # later files may have more fields
-            types = [one.field(DATA).type for one in schemas]
+            types = [one.field(DATA).type for one in schemas if DATA in one.names]
             self._data = reduce(lambda one, other: evolved(one, other, DATA, self.place), types, types[0])
+        type_of = {**dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), VERSION: pa.int32(), RESCUED: pa.string()}
+        type_of |= {DATA: self._data, FOLDER_OF_ROW: pa.string()}
+        names = [*self._columns, FOLDER_OF_ROW] if self.by else self._columns
+        self._schema = pa.schema([(name, type_of[name]) for name in names])
 
     def read(self, start: int, end: int) -> pa.Table:
-        types = {**dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), VERSION: pa.int32(), RESCUED: pa.string()}
-        schema = pa.schema([(name, self._data if name == DATA else types[name]) for name in self._columns])
-        found = [with_blank(schema.empty_table(), self._columns)]
+        found = [with_blank(self._schema.empty_table(), self._schema.names)]
         for file, _ in self._files:
             if self._may_have(file, start, end):
                 there = ds.dataset(str(file), format="parquet")
-                names = _and_payload(self._columns, there.schema.names)
-                rows = _with_types(there.to_table(names, filter=_within(start, end)), self._data)
-                found.append(with_blank(rows, self._columns).cast(found[0].schema))
+                names = set(_and_payload(self._columns, there.schema.names)).intersection(there.schema.names)
+                rows = self._filled(there.to_table(list(names), filter=_within(start, end)), file)
+                found.append(with_blank(_with_types(rows, self._data), self._schema.names).cast(found[0].schema))
         return pa.concat_tables(found)
+
+    def _filled(self, rows: pa.Table, file: Path) -> pa.Table:
+        """Rows with all columns: those that only other files have are NULL to a reader."""
+        folder = "/".join(file.relative_to(split(self.place)[2]).parts[1:-1])  # below that of the part
+        for field in self._schema:
+            if field.name == FOLDER_OF_ROW:
+                rows = rows.append_column(field, pa.repeat(pa.scalar(folder), rows.num_rows))
+            elif field.name not in rows.column_names:
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+        return rows
 
     def _may_have(self, file: Path, start: int, end: int) -> bool:
         bounds = self._bounds[file]
@@ -240,6 +269,7 @@ class DeltaCopy:
     """A Delta table at the version that it has now."""
 
     fills_lists = False
+    by: tuple[str, ...] = ()
 
     def __init__(self, place: str, log: TopicLog) -> None:
         from deltalake import DeltaTable
@@ -269,6 +299,7 @@ class IcebergCopy:
     """An Iceberg table at the snapshot that it has now."""
 
     fills_lists = True
+    by: tuple[str, ...] = ()
 
     def __init__(self, namespace: Any, log: TopicLog) -> None:
         from django_events.exporting.tables.iceberg import IcebergEvents

@@ -17,7 +17,7 @@ from django_events.exporting.erasures import Erasures
 from django_events.exporting.parts import Parts
 from django_events.exporting.paths import split
 from django_events.exporting.rewriting import REWRITERS
-from django_events.exporting.storage import OfDisk, Storage
+from django_events.exporting.storage import OfDisk, Storage, data_files
 
 LEFT_IN_FILES = "Readers that have a file of {path} open read it as it was, and copies of it stay as they are."
 
@@ -64,7 +64,7 @@ def erase_in_files(journal: Parts, root: str, topic: str, erasures: Erasures) ->
 def _files(journal: Parts, root: str, topic: str, last_id: int) -> Iterator[Path]:
     for part in sorted(journal.done, key=lambda part: part.start):
         if part.topic == topic and part.start <= last_id:
-            for file in sorted(Path(split(root)[2], part.folder).rglob("part-*")):
+            for file in data_files(f"{root}/{part.folder}"):
                 if file.suffix != f".{journal.format}":
                     raise Refused(f"{file} is no file that can be erased in, expected one of {journal.format}.")
                 yield file

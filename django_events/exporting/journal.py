@@ -55,6 +55,11 @@ class Journal:
         return str(self._head.get("format", ""))
 
     @property
+    def by(self) -> tuple[str, ...]:
+        """What the files lie in folders by."""
+        return tuple(self._head.get("by", ()))
+
+    @property
     def has_left_over(self) -> bool:
         """Whether the folder has leftovers of other runs' attempts."""
         return bool(self._storage.names(self._attempts) or self._storage.names(self._removed))

@@ -22,7 +22,12 @@ class Part:
 
     @property
     def folder(self) -> str:
-        return f"topic={self.topic}/ids={self.start:012d}-{self.end - 1:012d}"
+        return f"{self.of_topic}/ids={self.start:012d}-{self.end - 1:012d}"
+
+    @property
+    def of_topic(self) -> str:
+        """The folder of all parts of its topic."""
+        return f"topic={self.topic}"
 
     def __len__(self) -> int:
         return self.end - self.start

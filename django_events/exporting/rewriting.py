@@ -28,7 +28,7 @@ LINES_AT_ONCE = 1_000  # that are in memory with their payloads
 
 def rewrite_parquet(file: Path, draft: Path, erasures: Erasures) -> int:
     """Write a file of Parquet anew; returns how many rows were changed."""
-    with pq.ParquetFile(file) as source:
+    with _opened(file) as source:
         batches = source.iter_batches(AT_ONCE, columns=["offset", "key"])
         erased = pa.concat_tables([erasures.chosen(batch) for batch in batches] or [erasures.nothing])
         if not erased.num_rows:
@@ -67,6 +67,19 @@ def rewrite_json(file: Path, draft: Path, erasures: Erasures) -> int:
 
 
 REWRITERS: dict[str, Callable[[Path, Path, Erasures], int]] = {"parquet": rewrite_parquet, "json": rewrite_json}
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[pq.ParquetFile]:
+    """A file of Parquet; Refused if it isn't whole."""
+    try:
+        with pq.ParquetFile(file) as source:
+            yield source
+    except pa.ArrowInvalid as error:
+        raise Refused(
+            f"{file} can't be read, so what is erased can't be found in it: {str(error).splitlines()[0]} Remove the "
+            "folder, and export it anew."
+        ) from None
 
 
 @contextmanager

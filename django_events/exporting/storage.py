@@ -10,7 +10,8 @@ systems Spark has the calls: see `spark.exporting.storage`.
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from errno import EACCES, EEXIST, EINVAL, ENOTEMPTY, ENOTSUP
 from pathlib import Path
 from typing import Protocol
@@ -135,6 +136,30 @@ class OfDisk:
             raise
         _keep(target.parent)
         return True
+
+
+def files_below(folder: str) -> Iterator[Path]:
+    """The files in a folder and below it, in order, as readers find them: by links, too; Refused if one leads nowhere.
+
+    A folder that is not there has none.
+    """
+    return _files_below(_here(folder), ())
+
+
+def data_files(folder: str) -> Iterator[Path]:
+    """Those of them that an export has written."""
+    return (file for file in files_below(folder) if file.name.startswith("part-"))
+
+
+def _files_below(place: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+    if place.is_symlink() and not place.exists():
+        raise Refused(f"{place} is a link to what is not there. Is a disk not mounted?")
+    if not place.is_dir():
+        yield from [place] if above else []
+    elif (here := place.resolve()) not in above:  # a link may lead back
+        with suppress(FileNotFoundError):  # it was removed meanwhile
+            for found in sorted(place.iterdir()):
+                yield from _files_below(found, (*above, here))
 
 
 def not_there(path: str) -> Refused:

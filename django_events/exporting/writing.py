@@ -9,7 +9,6 @@ DuckDB and Spark read several at a time, and `offset` rises in each file, so its
 
 import base64
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -23,10 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from django_events.exporting import paths
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import BY, FOR_NULL, escaped, type_folder
-from django_events.exporting.storage import make_below
+from django_events.exporting.storage import data_files, make_below
 from django_events.reading.columns import TIME
 from django_events.reading.typed.columns import DATA
 from django_events.reading.typed.evolution import leaves
@@ -192,6 +190,15 @@ def split(table: pa.Table, by: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]
             yield folder, table.take(pa.array(np.flatnonzero(which == number)))
 
 
+def folders_of(table: pa.Table, by: tuple[str, ...]) -> pa.Array:
+    """The folder of each event."""
+    if not table.num_rows:
+        return pa.array([], pa.string())
+    levels = [(BY[name], *VALUES[name](table)) for name in by]
+    parts = [pa.array([f"{level}={name}" for name in names]).take(pa.array(which)) for level, names, which in levels]
+    return pc.binary_join_element_wise(*parts, "/")
+
+
 def _units(table: pa.Table, size: int) -> "np.typing.NDArray[np.int64]":
     """Which day, or hour, since 1970 each event was logged in, in UTC."""
     moments: np.typing.NDArray[np.int64] = table["timestamp"].cast(pa.int64()).to_numpy()
@@ -319,7 +326,7 @@ OUTPUTS: dict[str, tuple[Callable[[Path, pa.Schema], Output], str]] = {
 def count(format: str, place: str) -> int:
     """How many events the files below a folder have, by their footers or lines."""
     counted = _rows_of_parquet if format == "parquet" else _lines
-    return sum(map(counted, _files(place)))
+    return sum(map(counted, data_files(place)))
 
 
 @dataclass(frozen=True)
@@ -334,16 +341,11 @@ class Written:
 def written(format: str, place: str) -> Written | None:
     """What the files below a folder have, by their footers or lines; None if that is no event."""
     read = _written_in_parquet if format == "parquet" else _written_in_lines
-    found = [one for file in _files(place) if (one := read(file)) is not None]
+    found = [one for file in data_files(place) if (one := read(file)) is not None]
     if not found:
         return None
     rows, firsts, lasts = zip(*((one.rows, one.first, one.last) for one in found), strict=True)
     return Written(sum(rows), min(firsts), max(lasts))
-
-
-def _files(place: str) -> list[Path]:
-    found = (Path(folder, name) for folder, _, names in os.walk(paths.split(place)[2]) for name in names)
-    return [file for file in found if file.name.startswith("part-")]
 
 
 def _written_in_parquet(file: Path) -> Written | None:

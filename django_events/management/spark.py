@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from errno import EACCES, EDQUOT, EIO, ENOSPC, ENOTDIR, EPERM, EROFS, ESTALE
+from errno import EACCES, EDQUOT, EIO, ENOSPC, ENOTDIR, EPERM, EROFS, ESTALE, EXDEV
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -49,6 +49,10 @@ OF_DISKS = {
     EPERM: "Permission denied. Say another folder, or run as who may.",
     EROFS: "That file system is mounted for reading only. Say another folder.",
     ENOTDIR: "There is a file where a folder is to be made. Say another path.",
+    EXDEV: (
+        "A folder below it is on another disk, by a link or a mount, and files get their names in one step, which "
+        "takes one file system. What counts is not lost: move that folder back, and run the same again."
+    ),
     EIO: "The disk reports an error: look at it before anything else.",
     ESTALE: "The server of that file system has forgotten the file: it may have been restarted. Run it again.",
 }
@@ -154,7 +158,7 @@ def explained(extra: str = "spark") -> Iterator[None]:
             raise _of_a_table(error) from None
         if error.errno not in OF_DISKS:
             raise
-        where = f" ({error.filename})" if error.filename else ""
+        where = f" ({error.filename2 or error.filename})" if error.filename else ""
         raise CommandError(f"{OF_DISKS[error.errno]}{where}", returncode=Exit.FAILED) from error
     except Exception as error:
         module = type(error).__module__.partition(".")[0]

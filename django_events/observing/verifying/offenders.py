@@ -38,7 +38,7 @@ class Offenders:
     def add(
         self,
         kind: str,
-        topic: str,
+        topic: str | None,
         what: str,
         expected: str,
         remedy: str,

@@ -1,10 +1,13 @@
 """What exports meet that they have not made: unreadable events, settings of others, limits of a role, damaged files."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
@@ -345,6 +348,113 @@ def test_files_that_readers_pass_over_are_no_difference(log: Log, tmp_path: Path
     (file.parent / f".{file.name}").write_bytes(file.read_bytes())
 
     assert verify(tmp_path)[0]["proved"]
+
+
+def test_a_copy_of_a_file_is_told_wherever_a_reader_finds_it(log: Log, tmp_path: Path) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format="parquet")
+    [file] = tmp_path.rglob("part-*.parquet")
+    copy = shutil.copy(file, file.with_name("copy"))  # Spark reads it whatever its suffix is
+    assert {one["kind"] for one in verify(tmp_path)[0]["findings"]} == {"twice"}
+
+    shutil.move(copy, tmp_path / "copy.parquet")
+    said, code = verify(tmp_path)
+
+    [one] = said["findings"]
+    assert (one["kind"], one["topic"], code) == ("strange", None, 1)
+    assert f"{tmp_path}/copy.parquet is none of the export's" in one["what"]
+    assert verify(tmp_path, "--topic", topic)[0]["proved"]  # whose readers don't see it
+    out = StringIO()
+    with pytest.raises(SystemExit):
+        call_command("events", "verify", "--against", str(tmp_path), stdout=out)
+    assert f"strange: {tmp_path}/copy.parquet is none" in out.getvalue()
+
+
+def test_a_column_that_one_of_several_files_lost_is_told_of_its_events(log: Log, tmp_path: Path) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, "--part", 2, format="parquet")
+    file = min(tmp_path.rglob("part-*.parquet"))
+    pq.write_table(pq.read_table(file, partitioning=None).drop_columns("key"), file)
+
+    said, _ = verify(tmp_path)
+
+    assert {(one["kind"], one["id"]) for one in said["findings"]} == {("differs", 1), ("differs", 2)}
+    assert all("key" in one["what"] for one in said["findings"])
+
+
+@pytest.mark.parametrize(("by", "former", "new"), [("day", "day=*", "day=2001-01-01"), ("type", "*=t", "event_type=u")])
+def test_a_folder_with_another_name_is_told(log: Log, tmp_path: Path, by: str, former: str, new: str) -> None:
+    topic = log(*(Draft(value=n, type="t") for n in range(3)))
+    export(topic, tmp_path, "--by", by, format="parquet")
+    assert verify(tmp_path)[0]["proved"]
+    [folder] = tmp_path.glob(f"*/*/{former}")
+    folder.rename(folder.with_name(new))
+
+    said, _ = verify(tmp_path)
+
+    assert [(one["kind"], one["id"]) for one in said["findings"]] == [("differs", 1), ("differs", 2), ("differs", 3)]
+    assert "It lies in the folder of another time or type." in said["findings"][0]["what"]
+
+
+def linked(folder: Path, to: Path) -> None:
+    """Move a folder to another place, and leave a link."""
+    shutil.move(folder, to)
+    folder.symlink_to(to)
+
+
+def test_what_is_behind_a_link_is_compared_and_erased(log: Log, tmp_path: Path) -> None:
+    topic, lake = log(*drafts()), tmp_path / "lake"
+    export(topic, lake, "--part", 2, "--by", "day", format="parquet")
+    first, *_ = sorted(lake.glob("*/ids=*"))
+    [day] = first.glob("day=*")
+    linked(day, tmp_path / "of another day")
+    linked(first, tmp_path / "elsewhere")
+    (first / "itself").symlink_to(lake)
+
+    assert verify(lake)[0]["proved"]
+    erase(topic, key="k0", reason="asked for")
+    export(topic, lake, "--erase", "--by", "day", format="parquet")
+
+    assert verify(lake)[0]["proved"]
+    files = [pq.read_table(file, partitioning=None) for file in tmp_path.rglob("part-*.parquet")]
+    of_key = [row["value"] for file in files for row in file.to_pylist() if row["key"] == "k0"]
+    assert of_key and set(of_key) == {None}
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("this machine has no /dev/shm, which would be another disk than that of temporary files")
+    with TemporaryDirectory(dir=memory) as found:
+        yield Path(found)
+
+
+def test_a_folder_on_another_disk_is_refused_and_nothing_is_lost(log: Log, tmp_path: Path, other_disk: Path) -> None:
+    topic, lake = log(*drafts()), tmp_path / "lake"
+    export(topic, lake, format="parquet")
+    linked(lake / f"topic={topic}", other_disk / "moved")
+    publish(topic, 1, 2)
+    erase(topic, key="k0", reason="asked for")
+
+    with pytest.raises(CommandError, match="on another disk, by a link or a mount"):
+        export(topic, lake, format="parquet")
+    (lake / f"topic={topic}").unlink()
+    shutil.move(other_disk / "moved", lake / f"topic={topic}")
+    export(topic, lake, "--erase", format="parquet")
+
+    assert verify(lake)[0]["proved"]
+
+
+def test_a_file_that_is_not_whole_is_named_by_an_erasure(log: Log, tmp_path: Path) -> None:
+    topic = log(*drafts())
+    export(topic, tmp_path, format="parquet")
+    erase(topic, key="k0", reason="asked for")
+    [file] = tmp_path.rglob("part-*.parquet")
+    file.write_bytes(file.read_bytes()[:-5])
+
+    with pytest.raises(CommandError, match=f"{file.name} can't be read, so what is erased can't be found in it"):
+        export(topic, tmp_path, "--erase", format="parquet")
 
 
 @contextmanager

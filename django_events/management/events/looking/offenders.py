@@ -18,10 +18,11 @@ def told_of(offenders: Offenders) -> str:
 
 def _offender(one: Finding) -> str:
     consumer, topic, partition, event_id = one.subject
-    whom = f"{topic}" if event_id is None else f"{topic}/{event_id}"
+    whom = "" if topic is None else topic if event_id is None else f"{topic}/{event_id}"
     whom += "" if partition in (None, Position.ALL) else f", partition {partition}"
     whom += f", consumer {consumer}" if consumer else ""
-    lines = [f"  {one.kind}: {whom}: {one.what}", f"    expected: {one.data['expected']}", f"    → {one.remedy}"]
+    said = ": ".join(part for part in (one.kind, whom, one.what) if part)
+    lines = [f"  {said}", f"    expected: {one.data['expected']}", f"    → {one.remedy}"]
     return "\n".join(map(_line, lines))
 
 
