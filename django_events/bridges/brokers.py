@@ -17,6 +17,7 @@ from django_events.received import ReceivedEvent
 
 HIDDEN = "•••"
 LONGEST_REASON = 500
+LONGEST_NAME = 1_000  # bytes of the name of a target: NATS takes 4,096 in a line with what else is there
 
 
 def options_of(broker: str) -> dict[str, Any]:
@@ -46,9 +47,17 @@ def name_of(
     if isinstance(name, str):
         return name
     found = name(event)
-    if not isinstance(found, str) or not allowed.fullmatch(found):
+    if not isinstance(found, str) or not allowed.fullmatch(found) or not _can_be_sent(found):
         raise MessageRefused(f"What the function of the target says of this event is not {what}.")
     return found
+
+
+def _can_be_sent(name: str) -> bool:
+    """Whether a name has no half of a character, and no more bytes than any broker takes in a line."""
+    try:
+        return len(name.encode()) <= LONGEST_NAME
+    except UnicodeEncodeError:
+        return False
 
 
 def said(error: BaseException, options: Mapping[str, Any]) -> str:

@@ -138,7 +138,7 @@ def _cloudevent(message: InboxMessage) -> Draft:
     if "id" not in attributes:
         raise Unreadable("It is no CloudEvent. What other messages mean, a function says: inbox(…, transform=…)")
     trace = {name: message.headers[name] for name in TRACE if name in message.headers}
-    if content_type and "json" not in content_type:
+    if content_type and "json" not in content_type.lower():
         return _draft(message, attributes, trace, body=message.body or b"")
     try:
         value = message.json()

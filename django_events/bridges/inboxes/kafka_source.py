@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from importlib import import_module
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from django_events.bridges.brokers import check_package, options_of, said, unmade
@@ -369,28 +370,29 @@ class KafkaReader:
                 raise self._unavailable(ClientSaid(f"{message.topic()}/{message.partition()}: {told.str()}"))
             return None
         partition, offset = message.partition(), message.offset()
+        headers, unreadable = _headers(message)
         if (proof := self._proofs.pop(partition, None)) is not None and offset == proof[0]:
-            if _digest(message) == proof[1]:
+            if _digest(message, headers) == proof[1]:
                 return None
             raise SourceUnavailable(
                 f"Message {offset} of {self._log(partition)!r} is not the one that the inbox has taken in: the topic "
                 f"was deleted and made anew, or its brokers have lost messages, and given their offsets to others. "
                 f"{_ANEW}"
             )
-        return partition, self._message(message)
+        return partition, self._message(message, headers, unreadable)
 
-    def _message(self, message: Any) -> InboxMessage:
-        raw = by_name([(name, value or b"") for name, value in message.headers() or ()])
+    def _message(self, message: Any, headers: "Headers", unreadable: dict[str, str]) -> InboxMessage:
+        raw = by_name([(name, value or b"") for name, value in headers])
         key = message.key()
         partition, offset = message.partition(), message.offset()
         kind, milliseconds = message.timestamp()
         return InboxMessage(
             id=str(offset),
             log=self._log(partition),
-            place=partial(_place_behind, message, self._topic_id),
+            place=partial(_place_behind, message, headers, self._topic_id),
             key=None if key is None else key.decode("utf-8", "backslashreplace"),
             body=message.value(),
-            headers={name.lower(): value.decode("utf-8", "replace") for name, value in raw.items()},
+            headers={name.lower(): value.decode("utf-8", "replace") for name, value in raw.items()} | unreadable,
             fields=raw,
             sent_at=moment_of(milliseconds / 1_000) if kind else None,
         )
@@ -433,17 +435,34 @@ def _place(offset: int, topic_id: str | None, *, last: int | None = None, digest
     return {"next": offset, "topic_id": topic_id, "last": last, "digest": digest}
 
 
-def _place_behind(message: Any, topic_id: str | None) -> dict[str, Any]:
-    return _place(message.offset() + 1, topic_id, last=message.offset(), digest=_digest(message))
+def _place_behind(message: Any, headers: "Headers", topic_id: str | None) -> dict[str, Any]:
+    return _place(message.offset() + 1, topic_id, last=message.offset(), digest=_digest(message, headers))
 
 
-def _digest(message: Any) -> str:
+def _digest(message: Any, headers: "Headers") -> str:
     """Sixteen digits that another message in the same place would not have."""
     parts = (str(message.timestamp()[1]).encode(), message.key(), message.value())
     said = [b"\0" if part is None else b"\1%d:" % len(part) + part for part in parts]
-    for name, value in message.headers() or []:
+    for name, value in headers:
         said += name.encode(), b"\0", value or b""
     return hashlib.blake2b(b"".join(said), digest_size=8).hexdigest()
+
+
+Headers = Sequence[tuple[str, bytes | None]]
+_ASKED_FOR_HEADERS = methodcaller("headers")
+
+
+def _headers(message: Any) -> tuple[Headers, dict[str, str]]:
+    """The headers of a message, and if they have a name that the client can't decode, none, and why.
+
+    Then the client returns a broken list with an error set. A call through another function is looked at for that,
+    and raises a SystemError. A direct one that runs often isn't looked at, and the list ends the process. So does the
+    list that a second call returns: all headers are asked for once, and here.
+    """
+    try:
+        return _ASKED_FOR_HEADERS(message) or (), {}
+    except (SystemError, UnicodeDecodeError):
+        return (), {"unreadable": "A header of it has a name that is no UTF-8, so none of its headers can be read."}
 
 
 def _is_number(text: str) -> bool:

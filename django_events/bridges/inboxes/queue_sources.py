@@ -16,6 +16,7 @@ in between. What it is recognised by is its identity, which is a dedup key of th
 A reader is used in one thread. After any error it is closed, and another one is opened for the next attempt.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -73,15 +74,16 @@ class QueueReader(Protocol):
 
 
 def identity_of(headers: Mapping[str, str], fallback: str | None) -> str | None:
-    """A CloudEvent is the same event whenever it is sent; another message is what its broker says.
+    """A CloudEvent is the same event whenever it is sent; another message is what its broker says, if it says anything.
 
-    Of events the time is part of it: two shards may have events of the same source and id.
+    Of events the time is part of it: two shards may have events of the same source and id. What identities are made of
+    stays apart in them, whatever is in it.
     """
     for prefix in ("ce_", "ce-", "cloudevents:", "cloudevents_"):
         named = [headers.get(f"{prefix}{name}", "") for name in ("source", "id", "time")]
         if named[0] and named[1]:
-            return " ".join(named)
-    return fallback
+            return json.dumps(named)
+    return json.dumps([fallback]) if fallback else None
 
 
 def dedup_key_of(inbox: str, identity: str) -> str:

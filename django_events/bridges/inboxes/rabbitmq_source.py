@@ -31,6 +31,7 @@ WAITS = 1.0  # second that is waited for the first message
 GAP = 0.01  # seconds: what comes later than that behind another message is of the next batch
 MOST_PREFETCHED = 65_535
 IN_USE = "in exclusive use"
+OF_A_STREAM = "x-stream-offset"  # a header of what comes from a queue of that type
 PROPERTIES = ("message_id", "type", "correlation_id", "reply_to", "app_id", "content_encoding")
 
 
@@ -187,6 +188,12 @@ class RabbitMQReader:
         return True
 
     def _delivered(self, found: Any) -> None:
+        if OF_A_STREAM in (found.properties.get("application_headers") or {}):
+            raise SourceUnavailable(
+                f"The queue {self._source.queue!r} is of the type stream, which forgets nothing, and of which a reader "
+                "gets what comes while it is there. An inbox needs a classic or a quorum queue: bind one to the "
+                "exchange. Nothing was taken in from the stream."
+            )
         self._waiting.append(self._message(found))
 
     def _on_cancel(self, tag: str) -> None:

@@ -23,15 +23,19 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
+from django_events.bridges.relays.answers import Unroutable
 from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.contracts.cloudevents import quoted
 from django_events.exceptions import MessageRefused, NotReady
 from django_events.received import ReceivedEvent
 
+FORGETFUL = ("workqueue", "interest")  # retentions
+NO_STREAM = 503
 SECONDS = 10.0  # for a connection and for the answers to a batch, where the settings don't say
 WRONG_LAST_MESSAGE, WRONG_LAST_SEQUENCE, TOO_LARGE = 10070, 10071, 10054  # the server's codes of errors
 NEWEST, NEWEST_TIME = "Relay-Newest", "Relay-Newest-Time"  # the newest event in front of a dead letter
-SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
+# Subjects that begin with "$" are orders to the server, and of "_INBOX" are answers.
+SUBJECT = re.compile(r"(?!\$|_INBOX(\.|$))[^\s.*>]+(\.[^\s.*>]+)*")
 
 T = TypeVar("T")
 
@@ -59,7 +63,10 @@ class JetStream:
 
     def route(self, event: ReceivedEvent, partition: int | None) -> Route:
         subject = name_of(
-            self.subject, event, SUBJECT, "a subject: tokens without spaces, '*' and '>', with dots between them"
+            self.subject,
+            event,
+            SUBJECT,
+            "a subject: tokens without spaces, '*' and '>', with dots between them, and no '$' in front",
         )
         if partition is None:
             return Route(subject, self.stream)
@@ -90,6 +97,7 @@ class JetStreamBridge:
         self._connection: Any = None
         self._context: Any = None
         self._sequences: dict[str, int] = {}  # of the last message, by stream
+        self._forgetful: set[str] = set()  # streams that forget a message when it was read
         self._newest: dict[str, tuple[int, str]] = {}  # the newest event and its time, by stream
         self._inbox, self._asked = "", 0
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}  # by the subject on which it is expected
@@ -151,10 +159,13 @@ class JetStreamBridge:
         from nats.js.errors import NotFoundError
 
         try:
-            state = (await self._context.stream_info(stream)).state
+            found = await self._context.stream_info(stream)
         except NotFoundError:
             raise TargetUnavailable(f"NATS {self._target.broker!r} has no stream {stream!r}: create it.") from None
+        state = found.state
         self._sequences[stream] = state.last_seq
+        if found.config.retention in FORGETFUL:
+            self._forgetful.add(stream)
         self._newest[stream] = 0, ""
         if not state.messages:
             return None
@@ -163,19 +174,19 @@ class JetStreamBridge:
         except NotFoundError:  # it was deleted, or taken from a work queue
             return None
         headers = {name.lower(): unquote(text) for name, text in (last.headers or {}).items()}
-        address = headers.get("ce-id", "")
-        if not address:
+        address, time = headers.get("ce-id", ""), headers.get("ce-time", "")
+        topic, _, number = address.rpartition("/")
+        if (newest := headers.get(NEWEST.lower())) is not None:
+            number, address, time = newest, f"{topic}/{newest}", headers.get(NEWEST_TIME.lower(), "")
+        try:
+            event_id, published_at = int(number), datetime.fromisoformat(time) if time else None
+        except ValueError:
             raise TargetUnavailable(
                 f"The last message of the stream {stream!r}, {state.last_seq}, is not of a relay. Each relay needs "
                 "streams of its own, and no other program may publish to them."
-            )
-        topic, _, number = address.rpartition("/")
-        time = headers.get("ce-time", "")
-        if (newest := headers.get(NEWEST.lower())) is not None:
-            number, address, time = newest, f"{topic}/{newest}", headers.get(NEWEST_TIME.lower(), "")
-        self._newest[stream] = int(number), time
-        published_at = datetime.fromisoformat(time) if time else None
-        return Newest(int(number), address, published_at, headers.get("ce-relay", ""))
+            ) from None
+        self._newest[stream] = event_id, time
+        return Newest(event_id, address, published_at, headers.get("ce-relay", ""))
 
     async def _send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
         stream = messages[0].route.log
@@ -185,7 +196,7 @@ class JetStreamBridge:
                 await self._find_newest(stream)
             answers = await self._send_chain(stream, messages[sent:])
             for answer in answers:
-                if isinstance(answer, MessageRefused):
+                if isinstance(answer, MessageRefused | Unroutable):
                     return [*[None] * sent, answer]
                 if isinstance(answer, BaseException):
                     raise TargetUnavailable(self._said(answer), acknowledged=sent)
@@ -206,7 +217,7 @@ class JetStreamBridge:
         """Publish each with the number of the one before it; the answers, up to the first that is an error."""
         sequence, too_large = self._sequences[stream], None
         futures: list[asyncio.Future[dict[str, Any]]] = []
-        before: RelayMessage | None = None
+        before: str | None = None
         for message in messages:
             headers = self._headers(message, stream, sequence, before)
             named = sum(map(len, headers)) + sum(map(len, headers.values())) + len(": \r\n") * len(headers)
@@ -223,7 +234,7 @@ class JetStreamBridge:
             await self._connection.publish(
                 message.route.to, body, reply=f"{self._inbox}.{self._asked}", headers=headers
             )
-            sequence, before = sequence + 1, message
+            sequence, before = sequence + 1, headers["Nats-Msg-Id"]
         if futures:
             await asyncio.wait(futures, timeout=self._seconds)
             self._answers.clear()
@@ -241,13 +252,17 @@ class JetStreamBridge:
         """An acknowledgement, or the error that the server answered."""
         error = answer.get("error")
         if error is None:
-            return answer
+            if isinstance(answer.get("seq"), int):
+                return answer
+            return ServerSaid("what answers is no stream")
         words, code = error.get("description", ""), error.get("err_code")
         if code in (WRONG_LAST_SEQUENCE, WRONG_LAST_MESSAGE):
             self._sequences.pop(stream, None)
             raise Overtaken
         if code == TOO_LARGE:
             return MessageRefused(f"The stream {stream!r} refuses it: {words}.")
+        if error.get("code") == NO_STREAM and callable(self._target.subject):
+            return Unroutable(f"NATS {self._target.broker!r}: {words}.")
         return ServerSaid(f"{words} ({code or error.get('code')})")
 
     async def _answered(self, message: Any) -> None:
@@ -256,26 +271,33 @@ class JetStreamBridge:
         if future is None or future.done():
             return
         if (message.headers or {}).get("Status") == "503":
-            future.set_result({"error": {"description": "no stream takes its subject", "code": 503}})
-        else:
-            future.set_result(json.loads(message.data))
+            future.set_result({"error": {"description": "no stream takes its subject", "code": NO_STREAM}})
+            return
+        try:
+            answer = json.loads(message.data)
+        except ValueError:
+            answer = None
+        future.set_result(answer if isinstance(answer, dict) else {})
 
-    def _headers(
-        self, message: RelayMessage, stream: str, sequence: int, before: RelayMessage | None
-    ) -> dict[str, str]:
+    def _headers(self, message: RelayMessage, stream: str, sequence: int, before: str | None) -> dict[str, str]:
         attributes = {f"ce-{name}": quoted(text) for name, text in message.attributes.items()}
         redriven = {}
         if message.redriven:
             newest, time = self._newest.get(stream, (0, ""))
             redriven = {NEWEST: str(newest), NEWEST_TIME: time} if time else {NEWEST: str(newest)}
         # Of the first of a batch only the number: a server that was restarted may not know the id of its last message.
-        chained = {} if before is None else {"Nats-Expected-Last-Msg-Id": before.address}
+        chained = {} if before is None else {"Nats-Expected-Last-Msg-Id": before}
+        # A stream that keeps what it has is asked what that is. If it was purged, its server's memory of ids would keep
+        # an event out that isn't there any more, so no id comes twice. Of one that forgets what was read, the id is
+        # all that recognises an event. The time tells it from another log's under its address.
+        own = f"{self._inbox.rpartition('.')[2]}.{self._asked}"
+        once = message.attributes.get("time", "") if stream in self._forgetful else own
         return {
             **attributes,
             **message.headers,
             **redriven,
             **chained,
-            "Nats-Msg-Id": message.address,
+            "Nats-Msg-Id": f"{message.address}@{once}",
             "Nats-Expected-Stream": stream,
             "Nats-Expected-Last-Sequence": str(sequence),
         }

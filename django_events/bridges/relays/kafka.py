@@ -139,14 +139,22 @@ class KafkaBridge:
 
     def _produce(self, message: RelayMessage, answered: Callable[[Any, Any], None]) -> Any:
         """Hand a message to the client; the error of one that it refuses for its size."""
+        deadline = time.monotonic() + self._seconds
         try:
-            self._producer.produce(
-                message.route.to,
-                value=message.body,
-                key=message.key,
-                headers=_headers(message),
-                on_delivery=answered,
-            )
+            while True:
+                try:
+                    self._producer.produce(
+                        message.route.to,
+                        value=message.body,
+                        key=message.key,
+                        headers=_headers(message),
+                        on_delivery=answered,
+                    )
+                    break
+                except BufferError:  # the settings give the client a smaller queue than a batch is
+                    if time.monotonic() > deadline:
+                        raise
+                    self._producer.poll(0.1)
         except Exception as error:
             refused = error.args[0] if error.args else None
             if _is_too_large(refused):

@@ -17,14 +17,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
+from django_events.bridges.brokers import check_package, masked, name_of, options_of, unmade
+from django_events.bridges.relays.answers import Unroutable
 from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import NotReady
 from django_events.received import ReceivedEvent
 
 SECONDS = 10.0  # for a connection and for an answer, where the settings don't say
 NOT_ABOVE = "equal or smaller than the target stream top item"
-NO_STREAM = "no such key"
+NO_STREAM, WRONG_TYPE = "no such key", "WRONGTYPE"
+# Before its version 6 the client quotes the whole command in an error, with what is in it.
+QUOTED = re.compile(r"Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 NAME = re.compile(r".+", re.DOTALL)
 
 
@@ -121,6 +124,8 @@ class RedisBridge:
         except ResponseError as error:
             if NO_STREAM in str(error).lower():
                 return Newest(0)
+            if WRONG_TYPE in str(error) and callable(self._target.stream):
+                raise Unroutable(f"Redis {self._target.broker!r} has {log!r}, and it is no stream.") from None
             raise self._unavailable(error) from None
         except Exception as error:
             raise self._unavailable(error) from None
@@ -130,16 +135,18 @@ class RedisBridge:
         if not entries or entries[0][0].decode() != last_id:  # trimmed or deleted: Redis remembers the id alone
             return Newest(int(event_id))
         fields = _texts(entries[0][1])
-        address = fields.get("ce_id", "")
+        address, relay = fields.get("ce_id", ""), fields.get("ce_relay", "")
+        if again != "0":  # a dead letter behind the event that has this id
+            address, fields = f"{address.rpartition('/')[0]}/{event_id}", self._entry(log, f"{event_id}-0")
+        try:
+            published_at = datetime.fromisoformat(fields["ce_time"]) if "ce_time" in fields else None
+        except ValueError:
+            address = ""
         if not address:
             raise TargetUnavailable(
                 f"The newest entry of the stream {log!r}, {last_id}, is not of a relay. Each relay needs streams of "
                 "its own, and no other program may add to them."
             )
-        relay = fields.get("ce_relay", "")
-        if again != "0":  # a dead letter behind the event that has this id
-            address, fields = f"{address.rpartition('/')[0]}/{event_id}", self._entry(log, f"{event_id}-0")
-        published_at = datetime.fromisoformat(fields["ce_time"]) if "ce_time" in fields else None
         return Newest(int(event_id), address, published_at, relay)
 
     def send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
@@ -201,7 +208,8 @@ class RedisBridge:
     def _unavailable(self, error: BaseException) -> TargetUnavailable:
         if isinstance(error, TargetUnavailable):
             return error
-        return TargetUnavailable(f"Redis {self._target.broker!r}: {said(error, self._options)}")
+        words = QUOTED.sub("", f"{type(error).__name__}: {error}")
+        return TargetUnavailable(f"Redis {self._target.broker!r}: {masked(words, self._options)}")
 
 
 def _fields(message: RelayMessage) -> dict[str, str | bytes]:
@@ -212,4 +220,4 @@ def _fields(message: RelayMessage) -> dict[str, str | bytes]:
 
 
 def _texts(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    return {name.decode(): value.decode("utf-8", "replace") for name, value in fields.items()}
+    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in fields.items()}

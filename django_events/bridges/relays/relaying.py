@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from django_events.bridges.relays.answers import Unroutable
 from django_events.bridges.relays.messages import message_of
 from django_events.bridges.relays.outages import Outage
 from django_events.bridges.relays.targets import Bridge, Newest, Overtaken, RelayMessage, TargetUnavailable
@@ -27,7 +28,6 @@ from django_events.received import ReceivedEvent
 MOST_ROUNDS = 5  # of finding out what the target has, for one batch
 IDLE_ENDS = 1.0  # seconds: an error that comes so soon may say no more than that an idle connection was ended
 MOST_LOGS = 10_000  # of a target, whose newest events one thread remembers
-MOST_AHEAD = 100_000  # addresses that are remembered as acknowledged, behind one that is not
 
 
 class Opened:
@@ -37,6 +37,31 @@ class Opened:
         self.bridge = bridge
         self.newest: dict[str, int] = {}  # by log of the target; 0 where it has nothing, or can't tell
         self.used = False  # whether a batch was sent by it
+
+
+class Ahead:
+    """What of a partition is acknowledged behind an event that is not, until that one is settled."""
+
+    def __init__(self) -> None:
+        self._behind = 0
+        self._ids: set[int] = set()
+
+    def __contains__(self, event_id: int) -> bool:
+        return event_id in self._ids
+
+    def begin(self, first_id: int) -> None:
+        """A batch begins here. Where others have gone on meanwhile, or the relay was rewound, all of it is sent."""
+        if not self._behind <= first_id <= max(self._ids, default=0):
+            self._ids.clear()
+
+    def note(self, behind: int, event_ids: Iterable[int]) -> None:
+        """These are acknowledged, and the event in front of them is not."""
+        self._behind = behind
+        self._ids.update(event_ids)
+
+    def settle(self, last_id: int) -> None:
+        """All up to here is acknowledged."""
+        self._ids = {one for one in self._ids if one > last_id}
 
 
 class _Stuck(Exception):
@@ -64,7 +89,7 @@ class Relaying:
         self._using = ""
         self._opened: dict[int, Opened] = {}  # by thread
         self._acknowledged: dict[str, int] = {}  # the newest event that a log of the target has taken
-        self._ahead: dict[str, None] = {}  # addresses that are acknowledged, behind one that is not; oldest first
+        self._ahead: dict[int | None, Ahead] = {}  # by partition
 
     def __call__(self, events: Sequence[ReceivedEvent]) -> None:
         self._relay_all(events, redriven=False)
@@ -83,8 +108,10 @@ class Relaying:
         self._using = events[0].database
         partition = events[0].partition if self._relay.partitioned else None
         outage = self._outages.setdefault(partition, Outage(self._relay, partition))
+        ahead = Ahead() if redriven else self._ahead.setdefault(partition, Ahead())
+        ahead.begin(events[0].id)
         try:
-            batch, refused = self._attempt(events, redriven=redriven)
+            batch, refused = self._attempt(events, ahead, redriven=redriven)
         except _Stuck as stuck:
             self._drop()
             at = _index_of(events, stuck.message.event_id)
@@ -105,22 +132,22 @@ class Relaying:
             raise batch.failed
 
     def _attempt(
-        self, events: Sequence[ReceivedEvent], *, redriven: bool
+        self, events: Sequence[ReceivedEvent], ahead: Ahead, *, redriven: bool
     ) -> tuple[Batch, tuple[RelayMessage, Exception] | None]:
         """Send what can be sent of these, by a new connection if the one that was there has ended since."""
         opened, began = self._open(), time.monotonic()
         batch = self._batch(events, opened.bridge.largest, redriven=redriven)
         if not opened.used:
-            return batch, self._send_all(opened, batch.messages)
+            return batch, self._send_all(opened, batch.messages, ahead)
         try:
-            return batch, self._send_all(opened, batch.messages)
+            return batch, self._send_all(opened, batch.messages, ahead)
         except TargetUnavailable as error:
             if time.monotonic() - began > IDLE_ENDS or error.asked_for is not None:
                 raise
             if not all(one.route.log for one in batch.messages):  # it can't tell what of this has arrived
                 raise
         self._drop()
-        return batch, self._send_all(self._open(), batch.messages)
+        return batch, self._send_all(self._open(), batch.messages, ahead)
 
     def _batch(self, events: Sequence[ReceivedEvent], largest: int | None, *, redriven: bool) -> Batch:
         """Make the messages, up to the first event that can't be one."""
@@ -139,19 +166,22 @@ class Relaying:
             messages.append(message)
         return Batch(messages, None)
 
-    def _send_all(self, opened: Opened, messages: list[RelayMessage]) -> tuple[RelayMessage, Exception] | None:
+    def _send_all(
+        self, opened: Opened, messages: list[RelayMessage], ahead: Ahead
+    ) -> tuple[RelayMessage, Exception] | None:
         """Send what the target has not; returns the first message that it refuses for itself, if there is one."""
         for _ in range(MOST_ROUNDS):
-            left = [one for one in messages if self._is_missing(opened, one)]
+            left, unroutable = self._missing(opened, messages, ahead)
             if not left:
-                self._forget(messages)
-                return None
+                return self._settled(messages, unroutable, ahead)
             try:
                 answers = opened.bridge.send(left)
             except TargetUnavailable as error:
                 for message in left[: error.acknowledged]:
                     self._note_taken(opened, message)
-                self._remember(error.ahead)
+                if error.ahead:
+                    ids = [one.event_id for one in left if one.address in error.ahead]
+                    ahead.note(left[error.acknowledged].event_id, ids)
                 if 0 < error.acknowledged < len(left):
                     raise _Stuck(left[error.acknowledged], error) from None
                 raise
@@ -159,11 +189,32 @@ class Relaying:
                 for log in {one.route.log for one in left}:
                     opened.newest.pop(log, None)
                 continue
-            return self._answered(opened, left, answers)
+            return self._settled(messages, self._answered(opened, left, answers, ahead) or unroutable, ahead)
         raise TargetUnavailable("others write there at the same time: what the target has changed five times meanwhile")
 
+    def _missing(
+        self, opened: Opened, messages: list[RelayMessage], ahead: Ahead
+    ) -> tuple[list[RelayMessage], tuple[RelayMessage, Exception] | None]:
+        """Those to be sent, up to one that nothing in the target is for, if there is one."""
+        left = []
+        for message in messages:
+            try:
+                if message.event_id not in ahead and self._is_missing(opened, message):
+                    left.append(message)
+            except Unroutable as error:
+                return left, (message, error)
+        return left, None
+
+    def _settled(
+        self, messages: list[RelayMessage], refused: tuple[RelayMessage, Exception] | None, ahead: Ahead
+    ) -> tuple[RelayMessage, Exception] | None:
+        """What `_send_all` returns, when all in front of that is acknowledged."""
+        if messages:
+            ahead.settle(messages[-1].event_id if refused is None else refused[0].event_id - 1)
+        return refused
+
     def _answered(
-        self, opened: Opened, messages: list[RelayMessage], answers: Sequence[Exception | None]
+        self, opened: Opened, messages: list[RelayMessage], answers: Sequence[Exception | None], ahead: Ahead
     ) -> tuple[RelayMessage, Exception] | None:
         opened.used = True
         refused: tuple[RelayMessage, Exception] | None = None
@@ -171,13 +222,11 @@ class Relaying:
             if error is None:
                 self._note_taken(opened, message)
                 if refused is not None:
-                    self._remember([message.address])
+                    ahead.note(refused[0].event_id, [message.event_id])
             elif refused is None:
                 refused = message, error
-        if refused is None:
-            if len(answers) < len(messages):
-                raise TargetUnavailable("the bridge left messages unanswered")
-            self._forget(messages)
+        if refused is None and len(answers) < len(messages):
+            raise TargetUnavailable("the bridge left messages unanswered")
         return refused
 
     def _note_taken(self, opened: Opened, message: RelayMessage) -> None:
@@ -187,28 +236,16 @@ class Relaying:
             opened.newest[log] = max(opened.newest.get(log, 0), message.event_id)
             self._acknowledged[log] = opened.newest[log]
 
-    def _remember(self, addresses: Iterable[str]) -> None:
-        for address in addresses:
-            self._ahead[address] = None
-        while len(self._ahead) > MOST_AHEAD:
-            self._ahead.pop(next(iter(self._ahead)), None)
-
-    def _forget(self, messages: Iterable[RelayMessage]) -> None:
-        for message in messages:
-            self._ahead.pop(message.address, None)
-
     def _is_missing(self, opened: Opened, message: RelayMessage) -> bool:
         """Whether a message is to be sent: it isn't there, as far as the target knows."""
-        if message.address in self._ahead and not message.redriven:
-            return False
         log = message.route.log
-        if not log or message.redriven:
+        if not log:
             return True
         if log not in opened.newest:
             if len(opened.newest) >= MOST_LOGS:
                 opened.newest.clear()
             opened.newest[log] = self._newest(opened.bridge, message)
-        return message.event_id > opened.newest[log]
+        return message.redriven or message.event_id > opened.newest[log]
 
     def _newest(self, bridge: Bridge, message: RelayMessage) -> int:
         """The newest event that the target has; TargetUnavailable if it is of another past than the topic's log.

@@ -3,8 +3,10 @@
 It has no transactions, no compaction and no ids of topics: `test_inbox_from_a_real_kafka` has more, where there is one.
 """
 
+import ctypes
 import json
 from contextlib import closing
+from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -132,6 +134,44 @@ def test_a_message_that_cannot_be_read_is_an_event_with_its_bytes_in_its_place(t
     assert (unreadable.type, unreadable.body, last.value) == ("inbox.unreadable", b"\xff\0", 3)
     assert unreadable.metadata["headers"] == {"account": "x", "data": "\ufffd"}
     assert unreadable.metadata["fields"] == {"account": "eA==", "data": "/g=="}
+
+
+def test_a_header_whose_name_is_no_text_holds_nothing_up(things, make_inbox, cluster):
+    """The client raises a SystemError for all headers of such a message."""
+    cluster.publish("bank", [b'"before"'], partition=0)
+    publish_with_header(cluster.servers, "bank", b"\xff\xfe", b'"it"')
+    cluster.publish("bank", [b'"behind"'], partition=0)
+    take_in(make_inbox(things, source=kafka_source("bank"), transform=lambda message: Draft(value=message.json())))
+
+    assert values(things) == ["before", "it", "behind"]
+
+
+def test_a_message_whose_headers_can_not_be_read_is_no_cloudevent_and_says_why(things, make_inbox, cluster):
+    publish_with_header(cluster.servers, "bank", b"\xff\xfe", b"{}")
+    take_in(make_inbox(things, source=kafka_source("bank")))
+
+    [event] = published(things)
+    assert (event.type, event.body) == ("inbox.unreadable", b"{}")
+    assert "a name that is no UTF-8" in str(event.metadata)
+
+
+def publish_with_header(servers, topic, name, body):
+    """A message that Python's producer doesn't make: a header's name that is no text."""
+    [path] = (Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs").glob("librdkafka*.so*")
+    library, words = ctypes.CDLL(str(path)), ctypes.create_string_buffer(512)
+    for function in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_headers_new"):
+        getattr(library, function).restype = ctypes.c_void_p
+    options = ctypes.c_void_p(library.rd_kafka_conf_new())
+    assert library.rd_kafka_conf_set(options, b"bootstrap.servers", servers.encode(), words, 512) == 0
+    producer = ctypes.c_void_p(library.rd_kafka_new(0, options, words, 512))
+    headers = ctypes.c_void_p(library.rd_kafka_headers_new(1))
+    assert library.rd_kafka_header_add(headers, name, ctypes.c_ssize_t(len(name)), b"1", ctypes.c_ssize_t(1)) == 0
+    to, at, value, flags, beside, end = 1, 3, 4, 7, 10, 0
+    copied, size = 2, ctypes.c_size_t(len(body))
+    said = (to, ctypes.c_char_p(topic.encode()), at, ctypes.c_int32(0), value, ctypes.c_char_p(body), size)
+    assert library.rd_kafka_producev(producer, *said, flags, copied, beside, headers, end) == 0
+    assert library.rd_kafka_flush(producer, 30_000) == 0
+    library.rd_kafka_destroy(producer)
 
 
 @pytest.mark.slow

@@ -341,6 +341,30 @@ def test_a_message_without_any_identity_is_taken_in(things, make_inbox, rabbitmq
         queue.close()
 
 
+def test_messages_with_an_empty_name_are_not_taken_for_one(things, make_inbox, rabbitmq):
+    queue = Rabbit(rabbitmq)
+    try:
+        rabbitmq.publish("letters", b"1", b"2", message_id="")
+        take_in(make_inbox(things, source=queue.source(), transform=letter))
+        assert values(things) == [1, 2]
+    finally:
+        queue.close()
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_a_queue_of_the_type_stream_is_refused_before_anything_is_published(things, make_inbox, rabbitmq, exclusive):
+    """It gives a reader what comes while it is there, and forgets nothing that is acknowledged."""
+    rabbitmq.declare("letter-stream", kind="stream")
+    inbox = make_inbox(things, source=rabbitmq_source("letter-stream", exclusive=exclusive), transform=letter)
+    with closing(worker_of("default", inbox)) as worker:
+        turn(worker)
+        rabbitmq.publish("letter-stream", b"1")
+        wait_until(lambda: turn(worker) or "of the type stream" in row().error, what="the refusal")
+    rabbitmq.remove("letter-stream")
+
+    assert values(things) == []
+
+
 def test_a_queue_that_is_not_there_or_goes_is_said(things, make_inbox, rabbitmq):
     inbox = make_inbox(things, source=rabbitmq_source("letters"), transform=letter)
     take_in(inbox)

@@ -450,14 +450,30 @@ def test_an_inbox_that_is_removed_meanwhile_takes_nothing_in(things, make_inbox,
 @pytest.mark.parametrize(
     ("headers", "identity"),
     [
-        ({"ce_id": "7", "ce_source": "/s", "ce_time": "t"}, "/s 7 t"),
-        ({"cloudevents:id": "7", "cloudevents:source": "/s"}, "/s 7 "),
-        ({"ce-id": "7"}, "fallback"),
-        ({}, "fallback"),
+        ({"ce_id": "7", "ce_source": "/s", "ce_time": "t"}, '["/s", "7", "t"]'),
+        ({"cloudevents:id": "7", "cloudevents:source": "/s"}, '["/s", "7", ""]'),
+        ({"ce-id": "7"}, '["fallback"]'),
+        ({}, '["fallback"]'),
     ],
 )
 def test_a_cloudevent_is_the_same_whenever_it_is_sent(headers, identity):
     assert identity_of(headers, "fallback") == identity
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (({"ce_source": "s", "ce_id": "1 2"}, None), ({"ce_source": "s 1", "ce_id": "2"}, None)),
+        (({"ce_source": "s", "ce_id": "7 t"}, None), ({"ce_source": "s", "ce_id": "7", "ce_time": "t"}, None)),
+        (({"ce_source": "s", "ce_id": "7"}, None), ({}, '["s", "7", ""]')),
+    ],
+)
+def test_different_messages_have_different_identities(one, other):
+    assert identity_of(*one) != identity_of(*other)
+
+
+def test_a_message_whose_broker_gives_it_an_empty_name_has_no_identity():
+    assert identity_of({}, "") is None
 
 
 def test_a_dedup_key_is_short():

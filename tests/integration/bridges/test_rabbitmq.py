@@ -2,16 +2,18 @@
 
 import json
 from contextlib import closing
+from datetime import timedelta
 
 import pytest
 import trustme
 from django.test import override_settings
 
+from django_events import Backoff
 from django_events import rabbitmq as rabbitmq_queue
 from django_events.bridges.relays import rabbitmq as bridge
 from django_events.models import DeadLetter
-from django_events.operations import redrive
-from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due
+from django_events.operations import redrive, rewind
+from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due, working
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_relays import received
 from tests.support.processes import wait_until
@@ -134,6 +136,23 @@ def test_a_routing_key_of_an_event_that_no_queue_gets_is_tried_again_and_then_a_
     redrive(DeadLetter.objects.all())
     serve_due(relay)
     assert addresses(rabbitmq)[-1] == "things/2"
+
+
+def test_a_rewind_sends_all_again_also_what_was_acknowledged_behind_a_refused_one(things, make_relay, rabbitmq):
+    rabbitmq.declare("things", exchange="shop", key="known")
+    for n, kind in enumerate(["known", "unknown", *["known"] * 5]):
+        fill_topic(things, n, type=kind)
+    to = rabbitmq_queue(lambda event: event.type, exchange="shop")
+    relay = make_relay(things, to=to, batch_size=3, retry=Backoff(attempts=2, base=timedelta(milliseconds=50)))
+    sent = [f"things/{id}" for id in (1, 3, 4, 5, 6, 7)]
+    with working(relay):  # one process, which remembers what is acknowledged
+        wait_until(lambda: position_of(relay).position == 7, what="all that can be sent")
+        assert sorted(set(addresses(rabbitmq))) == sent
+        rabbitmq.clear()
+        rewind(relay, to=1)
+        wait_until(lambda: position_of(relay).position == 7, what="all of it again")
+
+    assert sorted(set(addresses(rabbitmq))) == sent
 
 
 def test_a_routing_key_that_is_too_long_is_refused_by_itself(things, make_relay, rabbitmq):

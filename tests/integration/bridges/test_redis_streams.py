@@ -1,12 +1,14 @@
 """Relays to a real Redis: what is sent, what is there already, what is refused, and what an outage costs."""
 
 import json
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
 from django.test import override_settings
 
 from django_events import Backoff, redis_stream
+from django_events.bridges.relays.redis_streams import RedisBridge
 from django_events.bridges.relays.relaying import Relaying
 from django_events.bridges.relays.targets import Newest, Route, TargetUnavailable
 from django_events.checks import check_relays
@@ -409,6 +411,46 @@ def test_one_redrive_before_anything_else_hides_no_event_and_doubles_none(things
     second.close()
 
     assert addresses(redis) == [f"things/{n}" for n in (3, 1, 2, 4, 5, 5, 6)]
+
+
+def test_a_dead_letter_is_not_sent_to_the_stream_of_another_relay(things, make_relay, redis):
+    fill_topic(things, *range(1, 4))
+    with closing(Relaying(make_relay(things, to=redis_stream("t"), name="other"))) as other:
+        other(received())
+    with closing(Relaying(make_relay(things, to=redis_stream("t")))) as relaying, pytest.raises(FailedAt) as failed:
+        relaying.redriven(received()[1:2])
+
+    assert "filled by the relay 'other'" in str(failed.value.error)
+    assert addresses(redis) == ["things/1", "things/2", "things/3"]
+
+
+def test_a_key_of_another_type_that_an_event_names_is_tried_again_and_then_a_dead_letter(things, make_relay, redis):
+    with redis.client() as client:
+        client.set("taken:0", "a text")
+    fill_topic(things, *range(1, 6))
+    relay = make_relay(things, to=redis_stream(lambda event: "taken" if event.value == 3 else "t"))
+    exhaust(relay)
+
+    assert addresses(redis) == ["things/1", "things/2", "things/4", "things/5"]
+    assert ["'taken:0', and it is no stream" in dead.error for dead in dead_letters(relay)] == [True]
+
+
+def test_an_entry_of_another_program_is_said_to_be_none_of_a_relay(things, make_relay, redis):
+    with redis.client() as client:
+        client.xadd("t:0", {b"\xff": b"1", b"ce_id": b"things/1", b"ce_time": b"yesterday"}, id="1-0")
+    fill_topic(things, 1)
+    relay = make_relay(things, to=redis_stream("t"))
+    serve_due(relay)
+
+    assert "is not of a relay" in position_of(relay).error
+
+
+def test_no_payload_is_in_an_error_of_an_older_client(redis):
+    """Before its version 6 it quotes the command that failed."""
+    said = "Command # 1 (XADD t:0 2-0 data {'card': '4111'}) of pipeline caused error: OOM command not allowed"
+    unavailable = RedisBridge(redis_stream("t"))._unavailable(RuntimeError(said))
+
+    assert str(unavailable) == "Redis 'redis': RuntimeError: OOM command not allowed"
 
 
 def test_several_redrives_together_have_ids_of_their_own_in_each_stream(things, make_relay, redis):
