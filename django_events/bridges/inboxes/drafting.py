@@ -191,7 +191,7 @@ def _draft(
     metadata: dict[str, Any] = {**trace, "ce": given}
     if "schemaversion" in given:
         version = str(given["schemaversion"])
-        if version.isascii() and version.isdigit() and len(version) <= MOST_DIGITS:
+        if version.isascii() and version.isdigit() and len(version) <= MOST_DIGITS and int(version):
             metadata[VERSION] = int(version)
     return Draft(
         value=value, body=body, type=kind, key=message.key if message.key is not None else key, metadata=metadata

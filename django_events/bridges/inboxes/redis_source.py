@@ -3,8 +3,9 @@
     inbox(payments, source=redis_source("bank.payments"), name="payments-in")
 
 Entries are read behind an id, and no consumer group is needed. A stream has no time of its making, and the ids of one
-that was made anew go on. So beside the id the inbox remembers how many entries were added up to there: the stream says
-how many were ever added, and what is between the two and isn't there was removed.
+that was made anew go on, or are the same, where a relay says them. So beside the id the inbox remembers a digest of
+that entry, as long as it is there, and how many entries were added up to it: the stream says how many were ever added,
+and what is between the two and isn't there was removed.
 
 That is told when the rest of the stream is read, or its oldest entry is behind the id. As long as more than a batch is
 behind and older entries are there, too, entries that were deleted between others can't be counted. So the inbox also
@@ -13,10 +14,12 @@ remembers the last id up to which all was there, as `whole`: what is found missi
 It needs redis, and a server of Redis 7 or newer: pip install 'django-events-pg[redis]'
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from django_events.bridges.brokers import check_package, options_of, said, unmade
@@ -95,7 +98,7 @@ class RedisReader:
         self._asked(lambda: self._client.ping())
 
     def begin(self, start: str) -> Places:
-        stream, _ = self._look(None, 1)
+        stream, *_ = self._look(None, 1)
         if start not in ("beginning", "end") and not _is_id(start):
             raise SourceUnavailable(
                 f"{start!r} is no id of a Redis stream, expected 'beginning', 'end', or one like 1700000000000-0."
@@ -115,7 +118,7 @@ class RedisReader:
                 "To begin behind what it has now: manage.py events inbox restart NAME --from end"
             )
         passed = stream.added - self._count(start, stream.last)
-        now, _ = self._look(None, 1)  # after the count: what was trimmed meanwhile isn't in it
+        now, *_ = self._look(None, 1)  # after the count: what was trimmed meanwhile isn't in it
         if now is None or (
             now.added > now.length
             and _parsed(start) < _parsed(now.last)
@@ -132,7 +135,7 @@ class RedisReader:
         place = places[self._source.stream]
         after, passed, whole = place["id"], place["passed"], place["whole"]
         most = min(most, self._fitting)
-        stream, entries = self._look(after, most)
+        stream, last, entries = self._look(after, most)
         self._fitting = _most_that_fit(entries, most)
         if stream is None:
             if passed or after != "0-0":
@@ -141,6 +144,12 @@ class RedisReader:
                     f"taken in. {_ANEW}"
                 )
             return Found([])
+        digest = place.get("digest")
+        if digest is not None and last and _digest(last[0][1]) != digest:
+            raise SourceUnavailable(
+                f"Entry {after} of the stream {self._source.stream!r} is not the one that the inbox has taken in: the "
+                f"stream was deleted and made anew. {_ANEW}"
+            )
         gone = self._gone(stream, after, passed, len(entries), most)
         messages = [
             self._message(entry_id.decode(), fields, passed + (gone or 0) + index, None if gone is not None else whole)
@@ -149,7 +158,7 @@ class RedisReader:
         told = []
         if gone:
             following = messages[0].id if messages else f"none up to {stream.last}"
-            place = {"id": after, "passed": passed + gone, "whole": after}
+            place = {"id": after, "passed": passed + gone, "whole": after, "digest": digest}
             told = [GoneMessages(self._source.stream, gone, whole, following, place)]
         return Found(messages, told, stream.added - passed - (gone or 0))
 
@@ -188,21 +197,22 @@ class RedisReader:
             )
         return gone
 
-    def _look(self, after: str | None, most: int) -> tuple[_Stream | None, list[Any]]:
-        """What the stream says of itself, with entries behind an id, at one moment."""
+    def _look(self, after: str | None, most: int) -> tuple[_Stream | None, list[Any], list[Any]]:
+        """What the stream says of itself, with the entry that has an id and those behind it, at one moment."""
         from redis.exceptions import ResponseError
 
         def ask() -> list[Any]:
             with self._client.pipeline(transaction=True) as both:
                 both.xinfo_stream(self._source.stream)
                 if after is not None:
+                    both.xrange(self._source.stream, min=after, max=after)
                     both.xrange(self._source.stream, min=f"({after}", count=most)
                 answers: list[Any] = both.execute(raise_on_error=False)
                 return answers
 
         about, *entries = self._asked(ask)
         if isinstance(about, ResponseError) and "no such key" in str(about).lower():
-            return None, []
+            return None, [], []
         for answer in (about, *entries):
             if isinstance(answer, Exception):
                 raise self._unavailable(answer)
@@ -215,7 +225,8 @@ class RedisReader:
             first=first[0].decode() if first else None,
             last=about["last-generated-id"].decode(),
         )
-        return stream, entries[0] if entries else []
+        last, following = entries or ([], [])
+        return stream, last, following
 
     def _count(self, after: str, last: str) -> int:
         """How many entries are behind an id, up to another one. It is asked once, when an inbox begins there."""
@@ -239,7 +250,7 @@ class RedisReader:
         return InboxMessage(
             id=entry_id,
             log=self._source.stream,
-            place={"id": entry_id, "passed": passed, "whole": entry_id if whole is None else whole},
+            place=partial(_place, entry_id, fields, passed, whole),
             key=None if key is None else key.decode("utf-8", "replace"),
             body=named.get("data"),
             headers={name.lower(): value.decode("utf-8", "replace") for name, value in named.items() if name != "data"},
@@ -265,6 +276,17 @@ _ANEW = (
     "To take in what it has now: manage.py events inbox restart NAME --from beginning, or --from the id of the last "
     "entry that is not to be taken in."
 )
+
+
+def _place(entry_id: str, fields: list[bytes], passed: int, whole: str | None) -> dict[str, Any]:
+    """What the inbox remembers when it has taken an entry in."""
+    return {"id": entry_id, "passed": passed, "whole": whole or entry_id, "digest": _digest(fields)}
+
+
+def _digest(fields: list[bytes]) -> str:
+    """Sixteen digits that another entry would not have."""
+    said = b"".join(b"%d:" % len(one) + one for one in fields)
+    return hashlib.blake2b(said, digest_size=8).hexdigest()
 
 
 def _is_id(text: str) -> bool:

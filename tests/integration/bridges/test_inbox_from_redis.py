@@ -327,6 +327,31 @@ def test_a_stream_that_was_made_anew_is_refused(things, make_inbox, redis, more)
     assert values(things) == [1, 2, *range(10, 10 + more)]
 
 
+def test_a_stream_that_was_made_anew_with_the_same_ids_is_refused(things, make_inbox, redis):
+    """A relay gives entries the ids of its events, which begin again with its log."""
+    inbox = make_inbox(things, source=SOURCE, transform=payment)
+    for log, numbers in (("former", range(1, 4)), ("new", range(11, 17))):
+        with redis.client() as client:
+            client.delete("bank")
+            for entry_id, number in enumerate(numbers, start=1):
+                client.xadd("bank", {"data": json.dumps({"n": number})}, id=f"{entry_id}-0")
+        assert take_in(inbox) == (3 if log == "former" else 0)
+
+    assert "is not the one that the inbox has taken in" in error()
+    restart_inbox("things-in", start="beginning")
+    take_in(inbox)
+    assert values(things) == [1, 2, 3, *range(11, 17)]
+
+
+@pytest.mark.parametrize("media_type", ["application/JSON", "Application/Json; charset=utf-8"])
+def test_the_case_of_a_media_type_says_nothing(things, make_inbox, redis, media_type):
+    with redis.client() as client:
+        client.xadd("bank", {"ce_id": "1", "ce_source": "s", "content_type": media_type, "data": '{"n": 1}'})
+    take_in(make_inbox(things, source=SOURCE))
+
+    assert values(things) == [{"n": 1}]
+
+
 def test_a_source_of_another_name_has_no_place_of_it(things, make_inbox, redis):
     add(redis, 1)
     take_in(make_inbox(things, source=SOURCE, transform=payment))
