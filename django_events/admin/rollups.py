@@ -1,7 +1,7 @@
 """What the page of a consumer shows of the roll-up that it keeps: its table, its groups, and its figures over time."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -64,7 +64,9 @@ def _drawn(figure: int | Decimal) -> float:
 
 def _charts(using: str, declared: DeclaredRollUp, start: datetime, end: datetime) -> Iterator[Chart]:
     seconds = step_of(end - start, declared)
-    rows = list(declared.between(start, end, using=using).every(timedelta(seconds=seconds)).filled())
+    # A bucket of a day began before the last hours: the step in which the chart begins is counted as a whole.
+    first = datetime.fromtimestamp(start.timestamp() // seconds * seconds, UTC)
+    rows = list(declared.between(first, end, using=using).every(timedelta(seconds=seconds)).filled())
 
     def line(label: str, name: str) -> Line:
         points = [Point(max(row["bucket"], start), _drawn(row[name])) for row in rows if row[name] is not None]

@@ -1,8 +1,8 @@
 """A consumer on one of its topics, as it is declared here and registered in the database."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_events import declarations, models, sql
 from django_events.consuming.unread import UnreadEvent
@@ -122,21 +122,42 @@ class Subscription:
 def subscriptions(using: str, consumers: Iterable[declarations.DeclaredConsumer]) -> list[Subscription]:
     """All topics of these consumers; NotReady if one of them isn't registered."""
     consumers = list(consumers)
-    rows = _rows(using, [consumer.name for consumer in consumers])
+    rows = _rows(using, {(consumer.name, topic) for consumer in consumers for topic in consumer.topics})
     derived = made_by_of(using, consumers)
     return [_subscription(using, consumer, topic, rows, derived) for consumer in consumers for topic in consumer.topics]
 
 
-def _rows(using: str, names: Sequence[str]) -> dict[tuple[str, str], list[models.Position]]:
-    """By consumer and topic the positions, each with its consumer and topic: of one statement, so of one moment.
+class _Registered(NamedTuple):
+    """A consumer with its topic, and its positions."""
+
+    row: models.Consumer
+    positions: list[models.Position]
+
+
+_Rows = dict[tuple[str, str], _Registered]  # by consumer and topic
+
+
+def _rows(using: str, wanted: Set[tuple[str, str]]) -> _Rows:
+    """What is registered of these consumers and topics."""
+    rows = _of_one_moment(using, wanted)
+    if wanted - rows.keys():  # not registered, or since a moment ago, or row-level security hides their positions
+        consumers = models.Consumer.objects.using(using).filter(name__in={name for name, _ in wanted})
+        known = {(one.name, one.topic.name): _Registered(one, []) for one in consumers.select_related("topic")}
+        rows = known | _of_one_moment(using, wanted)
+    return rows
+
+
+def _of_one_moment(using: str, wanted: Set[tuple[str, str]]) -> _Rows:
+    """Consumers and their positions by one statement.
 
     A worker that took the layout from one moment, and from another whether partitions are read together, would read
     all of them in each, or none.
     """
-    rows: dict[tuple[str, str], list[models.Position]] = {}
-    found = models.Position.objects.using(using).filter(consumer__name__in=names)
+    rows: _Rows = {}
+    found = models.Position.objects.using(using).filter(consumer__name__in={name for name, _ in wanted})
     for position in found.select_related("consumer__topic").order_by("consumer_id", "partition"):
-        rows.setdefault((position.consumer.name, position.consumer.topic.name), []).append(position)
+        name = position.consumer.name, position.consumer.topic.name
+        rows.setdefault(name, _Registered(position.consumer, [])).positions.append(position)
     return rows
 
 
@@ -152,11 +173,10 @@ def _subscription(
     using: str,
     consumer: declarations.DeclaredConsumer,
     topic: str,
-    rows: dict[tuple[str, str], list[models.Position]],
+    rows: _Rows,
     derived: dict[str, Any],
 ) -> Subscription:
-    positions = rows.get((consumer.name, topic), [])
-    row = positions[0].consumer if positions else None
+    row, positions = rows.get((consumer.name, topic), (None, []))
     if row is None or row.mode != consumer.mode:
         how = "is not registered" if row is None else f"is registered with mode={row.mode!r}"
         raise NotReady(
