@@ -24,7 +24,7 @@ from django_events.exporting.copies import BLANK, FOLDER_OF_ROW, Copy, copies, s
 from django_events.exporting.erasures import KeyNames, pending
 from django_events.exporting.export import bytes_per_row
 from django_events.exporting.writing import SCHEMA, folders_of
-from django_events.observing.verifying.offenders import Offenders
+from django_events.observing.verifying.offenders import ERASED, Offenders
 from django_events.phrases import count
 from django_events.reading import topics
 from django_events.reading.dsn import Connection, Dsn
@@ -304,7 +304,6 @@ def _gaps(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(end, start) for (_, end), (start, _) in pairwise(ordered) if end < start]
 
 
-PSEUDONYM = "^erased-[0-9a-f]{32}$"  # as `forget_key` makes it
 ANEW = "Find out what wrote to {place}. Export to another place."
 REMEDIES = {
     MISSING: ANEW,
@@ -316,7 +315,7 @@ REMEDIES = {
 
 
 def _is_pseudonym(keys: pa.ChunkedArray) -> "np.typing.NDArray[np.bool_]":
-    found = pc.fill_null(pc.match_substring_regex(keys.cast(pa.string()), PSEUDONYM), False)
+    found = pc.fill_null(pc.match_substring_regex(keys.cast(pa.string()), ERASED), False)
     return np.asarray(found.to_numpy(zero_copy_only=False), bool)
 
 

@@ -101,7 +101,7 @@ def copies(logs: Sequence[TopicLog], path: str, catalog: str | None) -> Iterator
     """The exports of each topic that has some there."""
     if _has_files(path, catalog):
         yield from _files(logs, path)
-    if catalog is not None or (_is_local(path) and (Path(split(path)[2]) / "catalog.db").exists()):
+    if catalog is not None or _has_catalog(path):
         yield from _iceberg(logs, path, catalog)
     if catalog is None:
         yield from _delta(logs, path)
@@ -114,7 +114,7 @@ def topics_of_files(path: str, catalog: str | None) -> set[str]:
 
 def strays(path: str, catalog: str | None) -> list[str]:
     """What lies beside the files of topics, and readers of the whole folder take for data."""
-    if not _has_files(path, catalog) or (Path(split(path)[2]) / "catalog.db").exists():
+    if not _has_files(path, catalog) or _has_catalog(path):
         return []
     from deltalake import DeltaTable
 
@@ -127,6 +127,11 @@ def strays(path: str, catalog: str | None) -> list[str]:
 
 def _has_files(path: str, catalog: str | None) -> bool:
     return catalog is None and _is_local(path) and (Path(split(path)[2]) / FOLDER).is_dir()
+
+
+def _has_catalog(path: str) -> bool:
+    """Whether a folder has Iceberg's catalogue of its tables."""
+    return _is_local(path) and (Path(split(path)[2]) / "catalog.db").exists()
 
 
 def _is_local(path: str) -> bool:

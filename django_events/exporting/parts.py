@@ -7,6 +7,7 @@ from typing import Any
 from django_events.exceptions import Refused
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.journal import FOLDER, Journal
+from django_events.exporting.layout import topic_folder
 from django_events.exporting.storage import Storage
 from django_events.exporting.written_values import WrittenValues
 
@@ -27,7 +28,7 @@ class Part:
     @property
     def of_topic(self) -> str:
         """The folder of all parts of its topic."""
-        return f"topic={self.topic}"
+        return topic_folder(self.topic)
 
     def __len__(self) -> int:
         return self.end - self.start

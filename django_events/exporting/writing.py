@@ -173,7 +173,7 @@ def split(table: pa.Table, by: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]
     if not by or not table.num_rows:
         yield "", table
         return
-    levels = [VALUES[name](table) for name in by]
+    levels = list(_levels(table, by))
     codes = np.zeros(table.num_rows, np.int64)
     for names, indexes in levels:
         codes = codes * len(names) + indexes
@@ -181,9 +181,7 @@ def split(table: pa.Table, by: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]
     is_in_order = bool((np.diff(which) >= 0).all())
     ends = [*beginnings[1:].tolist(), table.num_rows] if is_in_order else []
     for number, beginning in enumerate(beginnings.tolist()):
-        folder = "/".join(
-            f"{BY[name]}={names[indexes[beginning]]}" for name, (names, indexes) in zip(by, levels, strict=True)
-        )
+        folder = "/".join(names[indexes[beginning]] for names, indexes in levels)
         if is_in_order:
             yield folder, table.slice(beginning, ends[number] - beginning)
         else:
@@ -194,9 +192,15 @@ def folders_of(table: pa.Table, by: tuple[str, ...]) -> pa.Array:
     """The folder of each event."""
     if not table.num_rows:
         return pa.array([], pa.string())
-    levels = [(BY[name], *VALUES[name](table)) for name in by]
-    parts = [pa.array([f"{level}={name}" for name in names]).take(pa.array(which)) for level, names, which in levels]
+    parts = [pa.array(names).take(pa.array(indexes)) for names, indexes in _levels(table, by)]
     return pc.binary_join_element_wise(*parts, "/")
+
+
+def _levels(table: pa.Table, by: tuple[str, ...]) -> Iterator[tuple[list[str], Any]]:
+    """Of each level the names of its folders, and for each event the index of its own."""
+    for name in by:
+        values, indexes = VALUES[name](table)
+        yield [f"{BY[name]}={value}" for value in values], indexes
 
 
 def _units(table: pa.Table, size: int) -> "np.typing.NDArray[np.int64]":

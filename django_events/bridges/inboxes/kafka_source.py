@@ -44,6 +44,9 @@ FOLLOWS = 0.02  # seconds within which a message has to come to be of the same b
 BATCH_BYTES = 32 * 2**20  # of a batch, whose last message may be beyond it
 NO_ID = (0, 0)  # of brokers that don't tell the ids of topics
 
+Headers = Sequence[tuple[str, bytes | None]]
+_ASKED_FOR_HEADERS = methodcaller("headers")
+
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSource:
@@ -381,7 +384,7 @@ class KafkaReader:
             )
         return partition, self._message(message, headers, unreadable)
 
-    def _message(self, message: Any, headers: "Headers", unreadable: dict[str, str]) -> InboxMessage:
+    def _message(self, message: Any, headers: Headers, unreadable: dict[str, str]) -> InboxMessage:
         raw = by_name([(name, value or b"") for name, value in headers])
         key = message.key()
         partition, offset = message.partition(), message.offset()
@@ -435,21 +438,17 @@ def _place(offset: int, topic_id: str | None, *, last: int | None = None, digest
     return {"next": offset, "topic_id": topic_id, "last": last, "digest": digest}
 
 
-def _place_behind(message: Any, headers: "Headers", topic_id: str | None) -> dict[str, Any]:
+def _place_behind(message: Any, headers: Headers, topic_id: str | None) -> dict[str, Any]:
     return _place(message.offset() + 1, topic_id, last=message.offset(), digest=_digest(message, headers))
 
 
-def _digest(message: Any, headers: "Headers") -> str:
+def _digest(message: Any, headers: Headers) -> str:
     """Sixteen digits that another message in the same place would not have."""
     parts = (str(message.timestamp()[1]).encode(), message.key(), message.value())
     said = [b"\0" if part is None else b"\1%d:" % len(part) + part for part in parts]
     for name, value in headers:
         said += name.encode(), b"\0", value or b""
     return hashlib.blake2b(b"".join(said), digest_size=8).hexdigest()
-
-
-Headers = Sequence[tuple[str, bytes | None]]
-_ASKED_FOR_HEADERS = methodcaller("headers")
 
 
 def _headers(message: Any) -> tuple[Headers, dict[str, str]]:

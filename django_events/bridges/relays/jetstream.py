@@ -219,7 +219,9 @@ class JetStreamBridge:
         futures: list[asyncio.Future[dict[str, Any]]] = []
         before: str | None = None
         for message in messages:
-            headers = self._headers(message, stream, sequence, before)
+            self._asked += 1
+            reply = f"{self._inbox}.{self._asked}"
+            headers = self._headers(message, stream, sequence, before, reply)
             named = sum(map(len, headers)) + sum(map(len, headers.values())) + len(": \r\n") * len(headers)
             size = len(message.body or b"null") + named + 14
             if size > self._connection.max_payload:
@@ -228,12 +230,9 @@ class JetStreamBridge:
                 )
                 break
             body = b"null" if message.body is None else message.body
-            self._asked += 1
-            answer = self._answers[f"{self._inbox}.{self._asked}"] = self._loop.create_future()
+            answer = self._answers[reply] = self._loop.create_future()
             futures.append(answer)
-            await self._connection.publish(
-                message.route.to, body, reply=f"{self._inbox}.{self._asked}", headers=headers
-            )
+            await self._connection.publish(message.route.to, body, reply=reply, headers=headers)
             sequence, before = sequence + 1, headers["Nats-Msg-Id"]
         if futures:
             await asyncio.wait(futures, timeout=self._seconds)
@@ -279,7 +278,9 @@ class JetStreamBridge:
             answer = None
         future.set_result(answer if isinstance(answer, dict) else {})
 
-    def _headers(self, message: RelayMessage, stream: str, sequence: int, before: str | None) -> dict[str, str]:
+    def _headers(
+        self, message: RelayMessage, stream: str, sequence: int, before: str | None, reply: str
+    ) -> dict[str, str]:
         attributes = {f"ce-{name}": quoted(text) for name, text in message.attributes.items()}
         redriven = {}
         if message.redriven:
@@ -288,10 +289,10 @@ class JetStreamBridge:
         # Of the first of a batch only the number: a server that was restarted may not know the id of its last message.
         chained = {} if before is None else {"Nats-Expected-Last-Msg-Id": before}
         # A stream that keeps what it has is asked what that is. If it was purged, its server's memory of ids would keep
-        # an event out that isn't there any more, so no id comes twice. Of one that forgets what was read, the id is
-        # all that recognises an event. The time tells it from another log's under its address.
-        own = f"{self._inbox.rpartition('.')[2]}.{self._asked}"
-        once = message.attributes.get("time", "") if stream in self._forgetful else own
+        # an event out that isn't there any more, so no id comes twice: it has the subject of its answer. Of one that
+        # forgets what was read, the id is all that recognises an event. The time tells it from another log's under its
+        # address.
+        once = message.attributes.get("time", "") if stream in self._forgetful else reply
         return {
             **attributes,
             **message.headers,

@@ -139,28 +139,29 @@ class KafkaBridge:
 
     def _produce(self, message: RelayMessage, answered: Callable[[Any, Any], None]) -> Any:
         """Hand a message to the client; the error of one that it refuses for its size."""
-        deadline = time.monotonic() + self._seconds
         try:
-            while True:
-                try:
-                    self._producer.produce(
-                        message.route.to,
-                        value=message.body,
-                        key=message.key,
-                        headers=_headers(message),
-                        on_delivery=answered,
-                    )
-                    break
-                except BufferError:  # the settings give the client a smaller queue than a batch is
-                    if time.monotonic() > deadline:
-                        raise
-                    self._producer.poll(0.1)
+            self._hand_over(message, answered)
         except Exception as error:
             refused = error.args[0] if error.args else None
             if _is_too_large(refused):
                 return refused
             raise
         return None
+
+    def _hand_over(self, message: RelayMessage, answered: Callable[[Any, Any], None]) -> None:
+        """Give a message to the client, when its queue has room: the settings may make that smaller than a batch."""
+        headers, deadline = _headers(message), None
+        while True:
+            try:
+                self._producer.produce(
+                    message.route.to, value=message.body, key=message.key, headers=headers, on_delivery=answered
+                )
+                return
+            except BufferError:
+                deadline = deadline or time.monotonic() + self._seconds
+                if time.monotonic() > deadline:
+                    raise
+                self._producer.poll(0.1)
 
     def close(self) -> None:
         """Leave out what is still waiting: the next bridge sends it."""

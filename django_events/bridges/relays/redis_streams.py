@@ -136,7 +136,7 @@ class RedisBridge:
             return Newest(int(event_id))
         fields = _texts(entries[0][1])
         address, relay = fields.get("ce_id", ""), fields.get("ce_relay", "")
-        if again != "0":  # a dead letter behind the event that has this id
+        if address and again != "0":  # a dead letter behind the event that has this id
             address, fields = f"{address.rpartition('/')[0]}/{event_id}", self._entry(log, f"{event_id}-0")
         try:
             published_at = datetime.fromisoformat(fields["ce_time"]) if "ce_time" in fields else None

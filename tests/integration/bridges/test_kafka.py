@@ -45,6 +45,15 @@ def test_each_event_is_a_message_and_a_null_is_a_tombstone(things, make_relay, k
 
 
 @pytest.mark.slow
+def test_a_client_whose_queue_is_smaller_than_a_batch_sends_all_of_it(things, make_relay, kafka):
+    fill_topic(things, *range(50))
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": {**kafka.options, "queue.buffering.max.messages": 10}}}):
+        assert serve_due(make_relay(things, to=kafka_topic("shop.things"))) == 50
+
+    assert addresses(kafka) == sorted(f"things/{n}" for n in range(1, 51))
+
+
+@pytest.mark.slow
 def test_the_order_of_a_key_is_kept_and_keys_are_spread(lanes, make_relay, kafka):
     for n in range(10):
         for key in "abcdefgh":

@@ -435,9 +435,16 @@ def test_a_key_of_another_type_that_an_event_names_is_tried_again_and_then_a_dea
     assert ["'taken:0', and it is no stream" in dead.error for dead in dead_letters(relay)] == [True]
 
 
-def test_an_entry_of_another_program_is_said_to_be_none_of_a_relay(things, make_relay, redis):
+@pytest.mark.parametrize(
+    ("entry_id", "fields"),
+    [
+        ("1-0", {b"\xff": b"1", b"ce_id": b"things/1", b"ce_time": b"yesterday"}),
+        ("1-1", {b"\xff": b"1"}),  # as of two that were added in one millisecond
+    ],
+)
+def test_an_entry_of_another_program_is_said_to_be_none_of_a_relay(things, make_relay, redis, entry_id, fields):
     with redis.client() as client:
-        client.xadd("t:0", {b"\xff": b"1", b"ce_id": b"things/1", b"ce_time": b"yesterday"}, id="1-0")
+        client.xadd("t:0", fields, id=entry_id)
     fill_topic(things, 1)
     relay = make_relay(things, to=redis_stream("t"))
     serve_due(relay)
