@@ -98,6 +98,7 @@ class JetStreamBridge:
         self._context: Any = None
         self._sequences: dict[str, int] = {}  # of the last message, by stream
         self._forgetful: set[str] = set()  # streams that forget a message when it was read
+        self._trusts = True  # the last answer of a batch to speak for all of it
         self._newest: dict[str, tuple[int, str]] = {}  # the newest event and its time, by stream
         self._inbox, self._asked = "", 0
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}  # by the subject on which it is expected
@@ -190,6 +191,11 @@ class JetStreamBridge:
 
     async def _send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
         stream = messages[0].route.log
+        if stream not in self._sequences:
+            await self._find_newest(stream)
+        if self._trusts and stream not in self._forgetful and not any(one.redriven for one in messages):
+            return await self._send_trusting(stream, messages)
+        self._trusts = True
         sent = 0
         while sent < len(messages):
             if stream not in self._sequences:
@@ -206,14 +212,36 @@ class JetStreamBridge:
                 message = messages[sent - 1]
                 self._sequences[stream] = answer["seq"]
                 if not message.redriven:
-                    sent_last = message.event_id, message.attributes.get("time", "")
-                    self._newest[stream] = max(self._newest.get(stream, (0, "")), sent_last)
+                    self._note_newest(stream, message)
             else:
                 continue
             self._sequences.pop(stream, None)
         return [None] * len(messages)
 
-    async def _send_chain(self, stream: str, messages: Sequence[RelayMessage]) -> list[Any]:
+    async def _send_trusting(self, stream: str, messages: Sequence[RelayMessage]) -> Sequence[None]:
+        """Let the server answer to the last one only, which it takes if it has taken all in front of it.
+
+        Answers take longer than all else. Where that one isn't taken, each of what is left gets one, and says what is
+        wrong.
+        """
+        expected = self._sequences[stream] + len(messages)
+        self._trusts = False
+        answers = await self._send_chain(stream, messages, ask_each=False)
+        answer = answers[-1]
+        if isinstance(answer, TimeoutError):
+            raise TargetUnavailable(self._said(answer))
+        if not isinstance(answer, dict) or answer["seq"] != expected:
+            raise Overtaken
+        self._trusts = True
+        self._sequences[stream] = expected
+        self._note_newest(stream, messages[-1])
+        return [None] * len(messages)
+
+    def _note_newest(self, stream: str, message: RelayMessage) -> None:
+        last = message.event_id, message.attributes.get("time", "")
+        self._newest[stream] = max(self._newest.get(stream, (0, "")), last)
+
+    async def _send_chain(self, stream: str, messages: Sequence[RelayMessage], *, ask_each: bool = True) -> list[Any]:
         """Publish each with the number of the one before it; the answers, up to the first that is an error."""
         sequence, too_large = self._sequences[stream], None
         futures: list[asyncio.Future[dict[str, Any]]] = []
@@ -230,8 +258,11 @@ class JetStreamBridge:
                 )
                 break
             body = b"null" if message.body is None else message.body
-            answer = self._answers[reply] = self._loop.create_future()
-            futures.append(answer)
+            if not ask_each and message is not messages[-1]:
+                reply = ""
+            else:
+                answer = self._answers[reply] = self._loop.create_future()
+                futures.append(answer)
             await self._connection.publish(message.route.to, body, reply=reply, headers=headers)
             sequence, before = sequence + 1, headers["Nats-Msg-Id"]
         if futures:
@@ -289,7 +320,7 @@ class JetStreamBridge:
         # Of the first of a batch only the number: a server that was restarted may not know the id of its last message.
         chained = {} if before is None else {"Nats-Expected-Last-Msg-Id": before}
         # A stream that keeps what it has is asked what that is. If it was purged, its server's memory of ids would keep
-        # an event out that isn't there any more, so no id comes twice: it has the subject of its answer. Of one that
+        # an event out that isn't there any more, so no id comes twice: it has a subject for its answer. Of one that
         # forgets what was read, the id is all that recognises an event. The time tells it from another log's under its
         # address.
         once = message.attributes.get("time", "") if stream in self._forgetful else reply

@@ -182,7 +182,7 @@ class Relaying:
                 if error.ahead:
                     ids = [one.event_id for one in left if one.address in error.ahead]
                     ahead.note(left[error.acknowledged].event_id, ids)
-                if 0 < error.acknowledged < len(left):
+                if error.acknowledged < len(left) and left[error.acknowledged] is not messages[0]:
                     raise _Stuck(left[error.acknowledged], error) from None
                 raise
             except Overtaken:

@@ -27,11 +27,12 @@ class Route(NamedTuple):
     log: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RelayMessage:
     """One event as it is sent. Headers are in the order of CloudEvents' attributes, by their plain names.
 
-    `body` is None for an event whose value is null, and one that was erased.
+    `body` is None for an event whose value is null, and one that was erased. No bridge changes a message: it isn't
+    frozen because that takes as long as all else that is done to make one.
     """
 
     event_id: int
