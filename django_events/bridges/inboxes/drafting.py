@@ -8,12 +8,15 @@ Each event says in its metadata which inbox took it in, and which message it was
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from functools import lru_cache
+from json import JSONDecoder
 from typing import Any
 from urllib.parse import unquote
 
 from django.db import DatabaseError, InterfaceError
 
 from django_events.bridges.inboxes.sources import InboxMessage
+from django_events.conf import settings
 from django_events.contracts.cloudevents import TRACE
 from django_events.contracts.contract import VERSION
 from django_events.database_errors import kind_of
@@ -21,13 +24,15 @@ from django_events.declarations import DeclaredInbox, DeclaredTopic
 from django_events.declarations.limits import is_storable
 from django_events.drafts import UNSET, Draft
 from django_events.exceptions import InvalidEvent
-from django_events.publishing.encoding import MAX_KEY_LENGTH, Encoded, encode_draft
+from django_events.publishing.encoding import MAX_KEY_LENGTH, Encoded, WrittenJson, encode_draft
 from django_events.retries import Ignore, RetryLater
 
 UNREADABLE = "inbox.unreadable"  # the type of events that are messages which can't be read
 KAFKA, NATS, AMQP = "ce_", "ce-", ("cloudevents:", "cloudevents_")  # in front of attributes beside the payload
 STRUCTURED = "application/cloudevents+json"
 LONGEST_REASON = 1_000
+BLANKS = b" \t\r\n"  # of JSON
+LONGEST_NUMBER = 300  # characters of one with decimals
 MOST_DIGITS = 9  # of the version of a schema
 
 
@@ -59,7 +64,10 @@ def event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage) 
 
 
 def _event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage) -> Encoded | None:
-    draft = _transformed(inbox, message) if inbox.transform is not None else message.draft or _cloudevent(message)
+    if inbox.transform is not None:
+        draft = _transformed(inbox, message)
+    else:
+        draft = message.draft or _cloudevent(message, described=bool(topic.schemas))
     if draft is None:
         return None
     if draft.shard_by is not None:
@@ -127,8 +135,11 @@ def _transformed(inbox: DeclaredInbox, message: InboxMessage) -> Draft | None:
     return draft
 
 
-def _cloudevent(message: InboxMessage) -> Draft:
-    """A CloudEvent, structured or with its attributes beside the payload, as relays write them."""
+def _cloudevent(message: InboxMessage, *, described: bool) -> Draft:
+    """A CloudEvent, structured or with its attributes beside the payload, as relays write them.
+
+    A value of a topic that is `described` by schemas is decoded. Others are stored as they came.
+    """
     if (reason := message.headers.get("unreadable")) is not None:  # of the log of another site, which knows its events
         raise Unreadable(reason)
     content_type = message.headers.get("content-type", message.headers.get("content_type", ""))
@@ -141,22 +152,56 @@ def _cloudevent(message: InboxMessage) -> Draft:
     if content_type and "json" not in content_type.lower():
         return _draft(message, attributes, trace, body=message.body or b"")
     try:
-        value = message.json()
+        value = message.json() if described else _value_of(message)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"Its payload is no JSON: {error}") from error
     return _draft(message, attributes, trace, value=value)
 
 
+class _IsWrittenAnew(Exception):
+    """A number is written in a way in which it can't be stored, or not be read again."""
+
+
+def _refuse_constant(text: str) -> float:
+    raise _IsWrittenAnew
+
+
+def _refuse_unusual(text: str) -> float:
+    if len(text) > LONGEST_NUMBER or "e" in text or "E" in text:
+        raise _IsWrittenAnew
+    return 0.0
+
+
+_check = JSONDecoder(parse_float=_refuse_unusual, parse_constant=_refuse_constant).raw_decode
+
+
+def _value_of(message: InboxMessage) -> Any:
+    """The value: its text, if that is JSON that can be stored as it is. Its numbers are not rounded then.
+
+    Decoding and encoding it takes longer than all else that is done with a message.
+    """
+    most = settings.MAX_PAYLOAD_BYTES
+    if message.body is None or b"\\u" in message.body or (most is not None and len(message.body) > most):
+        return message.json()
+    try:
+        _, end = _check(text := message.body.strip(BLANKS).decode())
+    except (_IsWrittenAnew, ValueError, RecursionError):
+        return message.json()  # which says what is wrong with it
+    return WrittenJson(text) if end == len(text) else message.json()
+
+
 def _attributes(headers: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, text in headers.items():
-        if name.startswith(KAFKA):
-            found[name[len(KAFKA) :]] = text
-        elif name.startswith(NATS):
-            found[name[len(NATS) :]] = unquote(text)
-        elif name.startswith(AMQP):
-            found[name[len(AMQP[0]) :]] = text
+        if (attribute := _attribute_of(name)) is not None:
+            found[attribute] = unquote(text) if name.startswith(NATS) else text
     return found
+
+
+@lru_cache(maxsize=1_000)
+def _attribute_of(header: str) -> str | None:
+    """The attribute of a CloudEvent that is in a header, if there is one."""
+    return next((header[len(prefix) :] for prefix in (KAFKA, NATS, *AMQP) if header.startswith(prefix)), None)
 
 
 def _structured(message: InboxMessage) -> Draft:

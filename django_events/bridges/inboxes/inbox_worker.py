@@ -11,11 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from itertools import chain
+from typing import Any, cast
 
 from django.db import DatabaseError, InterfaceError
 
-from django_events import sql
+from django_events import sql, telemetry
 from django_events.bridges.inboxes.drafting import LONGEST_REASON, Unreadable, event_of, unreadable_event
 from django_events.bridges.inboxes.frozen_twins import FrozenTwins
 from django_events.bridges.inboxes.sources import (
@@ -32,7 +33,7 @@ from django_events.consuming.failures import storable
 from django_events.declarations import DeclaredInbox, registry
 from django_events.exceptions import EventsError, InvalidEvent, Refused
 from django_events.phrases import count
-from django_events.publishing.encoding import Encoded
+from django_events.publishing.encoding import BufferRow, Encoded
 from django_events.retries import RetryLater
 from django_events.workers.loop import close_others, connect_for_work
 from django_events.workers.stopping import Stop
@@ -201,7 +202,7 @@ class InboxWorker:
         with self._reading():
             found = reader.read(row.position, self.inbox.batch_size)
         intake = self._intake(row.position, found, stop)
-        if intake.position == row.position:
+        if not intake.events and intake.position == row.position:
             if self._doubts_waiting:
                 with self._reading():
                     reader.wait(row.position, SHORTEST_PAUSE.total_seconds())
@@ -265,6 +266,23 @@ class InboxWorker:
                 )
             intake.position[gone.log] = gone.place
             intake.gone += gone.messages
+        events = self._events(intake, found, stop)
+        first = next(events, None)
+        if first is not None and self._is_made_meanwhile:
+            intake.events = cast("Iterator[BufferRow]", chain((first,), events))
+        elif first is not None:
+            intake.events = [first, *events]
+        return intake
+
+    @property
+    def _is_made_meanwhile(self) -> bool:
+        """Whether events are made while the database takes in those in front of them.
+
+        A transform may ask the database, and a trace that goes on belongs to what came before.
+        """
+        return self.inbox.transform is None and telemetry.tracing is None
+
+    def _events(self, intake: Intake, found: Found, stop: Stop) -> Iterator[Encoded]:
         taken, last = 0, dict[str, InboxMessage]()
         for message in found.messages:
             if taken and stop.requested:
@@ -282,13 +300,13 @@ class InboxWorker:
             if event is None:
                 intake.left_out += 1
             else:
-                intake.events.append(event)
+                intake.published += 1
+                yield event
         intake.position.update({log: message.place_behind for log, message in last.items()})
         intake.lag = None if found.lag is None else found.lag - taken
         if found.passed is not None and taken == len(found.messages):
             intake.position.update(found.passed.places)
             intake.lag, intake.rows = found.passed.lag, found.passed.rows
-        return intake
 
     def _event(self, message: InboxMessage, *, is_first: bool) -> tuple[Encoded | None, bool]:
         """What a message becomes, and whether it can be read. Attempts count where no other one is in front of it."""

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from django_events.bridges.brokers import check_package, options_of, said, unmade
@@ -29,6 +29,7 @@ from django_events.exceptions import NotReady
 SECONDS = 10.0  # for a connection and for an answer, where the settings don't say
 BATCH_BYTES = 32 * 2**20  # of a batch; a reading that has more makes the next one smaller
 MOST_READ = 2**31  # entries, where their bytes set no limit
+MILLISECONDS = 13  # digits of an id that is of the time, of the years 2001 to 2286
 COUNTED = 1_000  # entries at a time, where they are counted
 
 
@@ -244,8 +245,7 @@ class RedisReader:
         return found
 
     def _message(self, entry_id: str, fields: list[bytes], passed: int, whole: str | None) -> InboxMessage:
-        names = [name.decode("utf-8", "replace") for name in fields[::2]]
-        named = by_name(list(zip(names, fields[1::2], strict=True)))
+        named = by_name(list(zip(map(_text_of, fields[::2]), fields[1::2], strict=True)))
         key = named.get("key")
         return InboxMessage(
             id=entry_id,
@@ -253,7 +253,9 @@ class RedisReader:
             place=partial(_place, entry_id, fields, passed, whole),
             key=None if key is None else key.decode("utf-8", "replace"),
             body=named.get("data"),
-            headers={name.lower(): value.decode("utf-8", "replace") for name, value in named.items() if name != "data"},
+            headers={
+                _header_of(name): value.decode("utf-8", "replace") for name, value in named.items() if name != "data"
+            },
             fields=named,
             sent_at=_moment(entry_id),
         )
@@ -310,9 +312,17 @@ def _most_that_fit(entries: list[Any], most: int) -> int:
     return max(1, len(entries) * BATCH_BYTES // size) if size > BATCH_BYTES else 2 * most
 
 
+@lru_cache(maxsize=1_000)
+def _text_of(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
+
+
+@lru_cache(maxsize=1_000)
+def _header_of(name: str) -> str:
+    return name.lower()
+
+
 def _moment(entry_id: str) -> datetime | None:
     """When the entry was added, if its id is of the time."""
-    milliseconds, _ = _parsed(entry_id)
-    if not 10**12 <= milliseconds < 10**13:
-        return None
-    return datetime.fromtimestamp(milliseconds / 1_000, UTC)
+    milliseconds = entry_id.partition("-")[0]
+    return datetime.fromtimestamp(int(milliseconds) / 1_000, UTC) if len(milliseconds) == MILLISECONDS else None

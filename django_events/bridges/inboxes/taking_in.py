@@ -23,8 +23,8 @@ from django_events.bridges.inboxes.sources import CopyBeginning, Places
 from django_events.declarations import DeclaredInbox, DeclaredTopic
 from django_events.exceptions import NotReady
 from django_events.log.mirroring import WRITING, CopiedRows, MirroredLog
-from django_events.publishing.encoding import Encoded
-from django_events.publishing.storing import explained, store
+from django_events.publishing.encoding import BufferRow, Encoded
+from django_events.publishing.storing import copy, explained, store
 
 SQL = sql.beside(__name__)
 # A site's limit is meant for pages: a batch that it cuts off is never taken in. Waiting for a lock is another matter.
@@ -52,10 +52,11 @@ class InboxRow(NamedTuple):
 
 @dataclass(kw_only=True)
 class Intake:
-    """What is to be written together."""
+    """What is to be written together. All but its events is known when those have been iterated."""
 
     position: Places
-    events: list[Encoded] = field(default_factory=list)
+    events: Sequence[Encoded] | Iterator[BufferRow] = ()
+    published: int = 0
     left_out: int = 0
     unread: list[str] = field(default_factory=list)  # addresses of messages whose events say that they can't be read
     gone: int = 0
@@ -65,7 +66,7 @@ class Intake:
 
     @property
     def taken(self) -> int:
-        return len(self.events) - len(self.unread) + (len(self.rows.rows) if self.rows is not None else 0)
+        return self.published - len(self.unread) + (len(self.rows.rows) if self.rows is not None else 0)
 
 
 def find(using: str, inbox: DeclaredInbox) -> InboxRow:
@@ -80,15 +81,17 @@ def find(using: str, inbox: DeclaredInbox) -> InboxRow:
 
 def take_in(using: str, row: InboxRow, topic: DeclaredTopic, intake: Intake) -> bool:
     """Publish events and move the position from where the row has it, or do nothing; returns whether it was there."""
-    events: Sequence[Encoded] = intake.events
+    events = intake.events
     with (
-        telemetry.publishing(topic.name, events=len(events)),
+        telemetry.publishing(topic.name, events=intake.published),
         explained(using, topic),
         sql.committed(using, **UNLIMITED),
     ):
         # The position comes last: a worker that freezes in its COPY, which no limit of the server ends, has nothing
         # locked that others wait for.
-        if events:
+        if isinstance(events, Iterator):
+            copy(using, topic, events)
+        elif events:
             store(using, topic, events)
         moved = _advance(using, row, intake)
         if not moved:
