@@ -26,7 +26,7 @@ pytestmark = pytest.mark.requirement("X20", "S8")
 
 KEYS = ("a", "b", "c", "d", "e")
 READY = "Ctrl-C stops."
-KINDS = ["redis", "nats", "kafka", "rabbitmq", "aws"]
+KINDS = ["redis", "nats", "nats-cluster", "kafka", "rabbitmq", "aws"]
 LOST = [  # whether the batch arrives and only its answer is lost
     pytest.param("redis", False, id="redis-batch", marks=pytest.mark.quick),
     pytest.param("nats", False, id="nats-batch", marks=pytest.mark.slow),
@@ -169,6 +169,22 @@ def test_what_is_lost_on_the_way_is_sent_again_and_an_answer_that_is_lost_double
     site.proxy.come_back()
     site.wait_until_done()
     site.processes.wait_until(lambda: "can send again" in site.processes.log_of("run_consumer"), what="its end")
+
+    site.check()
+
+
+@pytest.mark.parametrize("site", ["nats-cluster"], indirect=True)
+def test_a_server_that_led_its_stream_and_froze_doubles_nothing_when_it_wakes_up(site: Site):
+    """Another server leads the stream meanwhile, and what was on its way to the former one is sent again."""
+    site.worker()
+    site.send(30)
+    site.wait_until_further()
+    site.broker.freeze()
+    site.send(30)
+    site.wait_until_done()
+    site.broker.thaw()
+    site.send(30)
+    site.wait_until_done()
 
     site.check()
 
