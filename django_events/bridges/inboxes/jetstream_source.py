@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.header import decode_header
 from email.parser import BytesParser
+from functools import partial
 from typing import Any, TypeVar
 
 from django_events.bridges.brokers import check_package, options_of, said, unmade
@@ -74,9 +75,13 @@ class JetStreamReader:
         self._seconds = SECONDS
         self._connection: Any = None
         self._context: Any = None
+        self._loop = asyncio.new_event_loop()
         self._ahead: dict[int, InboxMessage | None] = {}  # what the last reading got behind a gap, by number
         self._told: Exception | None = None  # what the server said beside its answers
-        self._loop = asyncio.new_event_loop()
+        self._inbox, self._asked = "", 0
+        self._awaited: dict[str, int] = {}  # numbers that were asked for, by the subject of the answer
+        self._answers: dict[int, Any] = {}  # by number
+        self._complete: asyncio.Future[None] = self._loop.create_future()
 
     def open(self) -> None:
         try:
@@ -106,7 +111,7 @@ class JetStreamReader:
 
     def _begun(self, number: int, created: str) -> Places:
         message = self._wait(self._message(number, created)) if number else None
-        return self._places(number, created) if message is None else {self._source.stream: message.place}
+        return self._places(number, created) if message is None else {self._source.stream: message.place_behind}
 
     def read(self, places: Places, most: int) -> Found:
         place = places[self._source.stream]
@@ -143,7 +148,7 @@ class JetStreamReader:
         When the stream has not the message of the place any more, its time can't be compared.
         """
         message = self._wait(self._message(place["number"], place["created"])) if place["number"] else None
-        stored = None if message is None else message.place["stored"]
+        stored = None if message is None else message.place_behind["stored"]
         if place["stored"] is not None and stored is not None and stored != place["stored"]:
             raise SourceUnavailable(
                 f"Message {place['number']} of the stream {self._source.stream!r} was stored at {stored}, and the one "
@@ -190,6 +195,8 @@ class JetStreamReader:
         except (TypeError, ValueError, AttributeError) as error:  # before it connects
             raise SourceUnavailable(f"NATS {self._source.broker!r}: {unmade(error, self._options)}.") from None
         self._context = self._connection.jetstream(timeout=self._seconds)
+        self._inbox = self._connection.new_inbox()
+        await self._connection.subscribe(f"{self._inbox}.*", cb=self._answered)
 
     async def _about(self) -> tuple[str, int, int]:
         """When the stream was made, the number of its first message, and that of the last one it ever had."""
@@ -220,15 +227,40 @@ class JetStreamReader:
             found += some
         return found
 
-    async def _together(self, numbers: Sequence[int], created: str) -> list[InboxMessage | None]:
-        return list(await asyncio.gather(*(self._message(number, created) for number in numbers)))
-
     async def _message(self, number: int, created: str) -> InboxMessage | None:
-        """A message by its number, or None. The client's `get_msg` takes most of its time to read headers as a mail."""
+        """A message by its number, or None."""
+        [message] = await self._together([number], created)
+        return message
+
+    async def _together(self, numbers: Sequence[int], created: str) -> list[InboxMessage | None]:
+        """These messages, asked for at once. A request of the client's own takes a task and a timer for each."""
+        asked = f"$JS.API.STREAM.MSG.GET.{self._source.stream}"
+        first, self._asked = self._asked, self._asked + len(numbers)
+        self._answers, self._awaited = {}, {f"{self._inbox}.{first + n}": one for n, one in enumerate(numbers)}
+        self._complete = self._loop.create_future()
+        for reply, number in list(self._awaited.items()):
+            await self._connection.publish(asked, b'{"seq":%d}' % number, reply=reply)
+        try:
+            await asyncio.wait_for(self._complete, self._seconds)
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {self._seconds:g} s") from None
+        return [self._message_of(number, self._answers[number], created) for number in numbers]
+
+    async def _answered(self, answer: Any) -> None:
+        """What the server says to a question; nothing where it was too late for that."""
+        if (number := self._awaited.pop(answer.subject, None)) is None:
+            return
+        self._answers[number] = answer
+        if not self._awaited and not self._complete.done():
+            self._complete.set_result(None)
+
+    def _message_of(self, number: int, answer: Any, created: str) -> InboxMessage | None:
+        """What an answer tells. The client takes most of its time to read headers as those of a mail."""
+        from nats.errors import NoRespondersError
         from nats.js.errors import APIError, NotFoundError
 
-        asked = f"$JS.API.STREAM.MSG.GET.{self._source.stream}"
-        answer = await self._connection.request(asked, b'{"seq":%d}' % number, timeout=self._seconds)
+        if answer.headers and answer.headers.get("Status") == "503":
+            raise NoRespondersError
         told = json.loads(answer.data)
         try:
             if "error" in told:
@@ -236,20 +268,19 @@ class JetStreamReader:
         except NotFoundError:
             return None
         found = told["message"]
-        stored = datetime.fromisoformat(found["time"]).astimezone(UTC)
         return InboxMessage(
             id=str(number),
             log=self._source.stream,
-            place=self._place(number, created, stored=_written(stored)),
+            place=partial(self._place, number, created, found["time"]),
             body=b64decode(found.get("data", "")),
             headers=headers_of(b64decode(found.get("hdrs", ""))),
             fields={},
             subject=found["subject"],
-            sent_at=stored,
+            sent_at=datetime.fromisoformat(found["time"]).astimezone(UTC),
         )
 
-    def _place(self, number: int, created: str, *, stored: str | None = None) -> dict[str, Any]:
-        return {"number": number, "created": created, "stored": stored}
+    def _place(self, number: int, created: str, stored: str | None = None) -> dict[str, Any]:
+        return {"number": number, "created": created, "stored": None if stored is None else _written(stored)}
 
     def _places(self, number: int, created: str) -> Places:
         return {self._source.stream: self._place(number, created)}
