@@ -203,6 +203,9 @@ def _rewrite(using: str, topic: models.Topic, group: Group, until: int, done: Co
     before = _size(using, group.segments)
     with sql.committed(using, **SETTINGS):
         with watched(using):
+            sql.fetch(using, SQL.alone, topic_id=topic.pk)
+            if not set(group.segments) <= set(segments.segments(using, topic.pk)):  # another process was faster
+                raise Otherwise
             [[table]] = sql.fetch(using, SQL.rewrite, topic_id=topic.pk, first=group.first, ends=group.end)
         if table is None:
             raise Otherwise

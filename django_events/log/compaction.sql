@@ -93,6 +93,15 @@ CROSS JOIN LATERAL (
 ) AS last
 
 
+-- name: alone
+-- Let no other process rewrite segments of a topic until the transaction ends; wait for one that does now.
+--
+-- It comes before all other locks, so what waits for it keeps no swap waiting.
+-- Parameters: topic_id.
+-- Relies on: nothing but the lock table.
+SELECT pg_advisory_xact_lock(hashtextextended('django_events compaction ' || %(topic_id)s::integer, 0))
+
+
 -- name: rewrite
 -- Make an empty table that is to take the place of some segments, which nothing changes from now on. Readers go on.
 --

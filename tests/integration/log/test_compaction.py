@@ -513,6 +513,25 @@ def test_two_at_once_do_it_once(prices, in_thread, connect):
 
 
 @pytest.mark.slow
+def test_what_waits_for_a_compaction_holds_no_lock_that_its_swap_needs(prices, in_thread, connect):
+    session = connect()
+    looks = connect(autocommit=True)
+    session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")  # holds up the swap
+    first = in_thread(compact, patience=60)
+    wait_until(lambda: looks.execute(REWRITING).fetchone()[0] >= 4)
+    second = in_thread(compact, patience=60)
+    waits = "NOT granted AND locktype = 'advisory'"
+    wait_until(lambda: looks.execute(LOCKS + waits).fetchone()[0], what="one that waits for the other")
+    held = "SELECT count(*) FROM pg_locks WHERE granted AND relation = %s::regclass AND pid IN "
+    waiting = f"(SELECT pid FROM pg_locks WHERE {waits})"
+    assert looks.execute(held + waiting, [log_table(row().pk)]).fetchone() == (0,)
+    session.rollback()
+    assert first.result() == (4, 393, None)
+    assert second.result() == (0, 0, None)
+    assert sound()
+
+
+@pytest.mark.slow
 def test_a_consumer_that_goes_back_meanwhile_keeps_what_it_needs(prices, make_consumer, in_thread, connect):
     reader = make_consumer(prices, handler=print, start="beginning")
     run_once(reader)
