@@ -8,7 +8,7 @@ it leaves nothing that readers see, and the next run writes the same parts. What
 or this process. The files, the folders and the journal are the same, so that a folder may have parts of both.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -58,12 +58,16 @@ class Export:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run has written: parts and events, how many the folder holds now, and how many the range has."""
+    """What a run has written: parts and events, how many the folder holds now, and how many the range has.
+
+    `removed` were exported, and are in the folder no more.
+    """
 
     parts: int
     events: int
     total: int
     meant: int
+    removed: Sequence[Part]
     applied: Applied
 
 
@@ -133,11 +137,13 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
         applied = Applied()
         if wanted.erasing is not None:
             _erase(found, wanted, wanted.erasing, journal, applied)
+    removed = journal.removed
     return Summary(
         parts=len(parts),
         events=sum(journal.done[part] for part in parts),
-        total=sum(journal.done.values()),
+        total=sum(journal.done.values()) - sum(journal.done[part] for part in removed),
         meant=sum(max(end - start, 0) for _, start, end in ranges),
+        removed=[part for part in removed if part.topic in wanted.topics],
         applied=applied,
     )
 

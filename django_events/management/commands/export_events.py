@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_events.management.databases import named
 from django_events.management.described import COLUMNS, file_columns
 from django_events.management.spark import ProgressLine, add_spark, dsn_of, explained, local, names_of_keys, usage
-from django_events.phrases import duration
+from django_events.phrases import count, duration
 from django_events.workers.loop import Exit
 from django_events.workers.stopping import interrupted_by_sigterm, stop_on_signals
 
@@ -165,9 +165,17 @@ class Command(BaseCommand):
                 f"It holds {summary.total:,} now."
             )
         elif verbosity:
-            why = "all of that is there" if summary.meant else "the log has nothing in that range"
+            exported = "all of that was exported" if summary.removed else "all of that is there"
+            why = exported if summary.meant else "the log has nothing in that range"
             why = "no part of that is unfinished" if wanted.resume else why
             self.stdout.write(f"Nothing to export: {why}. {wanted.path} holds {summary.total:,} events.")
+        if verbosity and summary.removed:
+            first, *more = summary.removed
+            others = f" and {count(len(more), 'other part')}" if more else ""
+            self.stdout.write(
+                f"Removed since, and not exported again: {first.folder}{others}. To have them again, export to another "
+                "folder."
+            )
         self._tell_erased(summary.applied, verbosity=verbosity)
 
     def _to_tables(self, using: str, topics: list[str], to: str, *, verbosity: int, **options: Any) -> None:

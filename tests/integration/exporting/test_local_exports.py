@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,6 +91,23 @@ def test_running_it_again_adds_nothing(log: Log, tmp_path: Path) -> None:
     publish(topic, *range(5))
     assert run(topic, "--to", tmp_path).startswith("Exported 5 events")
     assert read_back(tmp_path) == stored(topic)
+
+
+def test_a_part_that_was_removed_since_is_said_to_be_so_and_not_exported_again(log: Log, tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path)
+    publish(topic, *range(5))
+    run(topic, "--to", tmp_path)
+    removed = tmp_path / f"topic={topic}" / "ids=000000000001-000000000010"
+    shutil.rmtree(removed)
+
+    said = run(topic, "--to", tmp_path)
+    assert said.startswith(f"Nothing to export: all of that was exported. {tmp_path} holds 5 events.")
+    assert f"Removed since, and not exported again: topic={topic}/{removed.name}. To have them again, export" in said
+    publish(topic, 1)
+    assert "It holds 6 now.\nRemoved since" in run(topic, "--to", tmp_path)
+    shutil.rmtree(tmp_path / f"topic={topic}" / "ids=000000000011-000000000015")
+    assert f"{removed.name} and 1 other part. To have" in run(topic, "--to", tmp_path)
 
 
 def test_files_are_made_to_be_read_fast(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
