@@ -85,10 +85,17 @@ class NatsCluster(Nats):
         wait_until(self.answers, what="copies that are up to date")
 
     def _leader(self) -> "subprocess.Popen[bytes]":
-        async def find(context: Any) -> Any:
-            return next(one.cluster.leader for one in await context.streams_info())
+        return self._servers[wait_until(self._leads, what="a server that leads a stream")]
 
-        return self._servers[self.ask(find)]
+    def _leads(self) -> str | None:
+        """The name of the server that leads a stream; None while the others elect one."""
+
+        async def find(context: Any) -> Any:
+            return next((one.cluster.leader for one in await context.streams_info()), None)
+
+        with suppress(Exception):
+            return self.ask(find)
+        return None
 
     def close(self) -> None:
         for server in self._servers.values():

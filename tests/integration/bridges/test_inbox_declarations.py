@@ -272,13 +272,13 @@ def test_each_message_between_gaps_is_asked_for_once(things, make_inbox, nats, m
             await context.delete_msg("BANK", number)
 
     nats.ask(punch)
-    asked, together = [], jetstream_sources.JetStreamReader._together
+    asked, messages = [], jetstream_sources.JetStreamReader._messages
 
-    async def counted(reader, numbers, created):
+    def counted(reader, numbers, created):
         asked.extend(numbers)
-        return await together(reader, numbers, created)
+        return messages(reader, numbers, created)
 
-    monkeypatch.setattr(jetstream_sources.JetStreamReader, "_together", counted)
+    monkeypatch.setattr(jetstream_sources.JetStreamReader, "_messages", counted)
     take_in(make_inbox(things, source=jetstream_source("BANK"), transform=value_of, expired="skip"))
     assert values(things) == [*range(1, 61, 2)]
     assert sorted(asked) == [*range(1, 61)]
