@@ -8,7 +8,6 @@ Each event says in its metadata which inbox took it in, and which message it was
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from functools import lru_cache
 from json import JSONDecoder
 from typing import Any
 from urllib.parse import unquote
@@ -193,15 +192,13 @@ def _value_of(message: InboxMessage) -> Any:
 def _attributes(headers: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, text in headers.items():
-        if (attribute := _attribute_of(name)) is not None:
-            found[attribute] = unquote(text) if name.startswith(NATS) else text
+        if name.startswith(KAFKA):
+            found[name[len(KAFKA) :]] = text
+        elif name.startswith(NATS):
+            found[name[len(NATS) :]] = unquote(text)
+        elif name.startswith(AMQP):
+            found[name[len(AMQP[0]) :]] = text
     return found
-
-
-@lru_cache(maxsize=1_000)
-def _attribute_of(header: str) -> str | None:
-    """The attribute of a CloudEvent that is in a header, if there is one."""
-    return next((header[len(prefix) :] for prefix in (KAFKA, NATS, *AMQP) if header.startswith(prefix)), None)
 
 
 def _structured(message: InboxMessage) -> Draft:

@@ -218,7 +218,7 @@ class InboxWorker:
         return self._source.reader()
 
     def _beginning(self, reader: Any, start: str) -> Intake:
-        return Intake(position=reader.begin(start))
+        return Intake(begins_at=reader.begin(start))
 
     def _write(self, row: InboxRow, intake: Intake) -> bool:
         if not self._written(row, intake):
@@ -257,14 +257,14 @@ class InboxWorker:
 
     def _intake(self, places: Places, found: Found, stop: Stop) -> Intake:
         """The events of what was found, up to a message that can't be taken in now, or a request to stop."""
-        intake = Intake(position=dict(places))
+        intake = Intake(begins_at=dict(places))
         for gone in found.gone:
             if self.inbox.expired == "stop":
                 raise HeldUp(
                     f"{_told(gone)} were removed from the source before they were taken in. The inbox waits in front "
                     f"of what is left: {gone.next}. To go on without them: inbox(…, expired='skip')"
                 )
-            intake.position[gone.log] = gone.place
+            intake.begins_at[gone.log] = gone.place
             intake.gone += gone.messages
         events = self._events(intake, found, stop)
         first = next(events, None)
@@ -278,12 +278,13 @@ class InboxWorker:
     def _is_made_meanwhile(self) -> bool:
         """Whether events are made while the database takes in those in front of them.
 
-        A transform may ask the database, and a trace that goes on belongs to what came before.
+        Only where no code of the site makes them: it may ask the database, whose connection waits for it. And a trace
+        that goes on belongs to what came before.
         """
-        return self.inbox.transform is None and telemetry.tracing is None
+        return self.inbox.transform is None and not self._topic.schemas and telemetry.tracing is None
 
     def _events(self, intake: Intake, found: Found, stop: Stop) -> Iterator[Encoded]:
-        taken, last = 0, dict[str, InboxMessage]()
+        taken = 0
         for message in found.messages:
             if taken and stop.requested:
                 break
@@ -294,7 +295,7 @@ class InboxWorker:
                     raise
                 break
             taken += 1
-            last[message.log] = message
+            intake.last[message.log] = message
             if not is_readable:
                 intake.unread.append(message.address)
             if event is None:
@@ -302,11 +303,9 @@ class InboxWorker:
             else:
                 intake.published += 1
                 yield event
-        intake.position.update({log: message.place_behind for log, message in last.items()})
         intake.lag = None if found.lag is None else found.lag - taken
         if found.passed is not None and taken == len(found.messages):
-            intake.position.update(found.passed.places)
-            intake.lag, intake.rows = found.passed.lag, found.passed.rows
+            intake.passed, intake.lag, intake.rows = found.passed
 
     def _event(self, message: InboxMessage, *, is_first: bool) -> tuple[Encoded | None, bool]:
         """What a message becomes, and whether it can be read. Attempts count where no other one is in front of it."""

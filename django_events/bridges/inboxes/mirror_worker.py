@@ -32,7 +32,7 @@ class MirrorWorker(InboxWorker):
 
     def _beginning(self, reader: Any, start: str) -> Intake:
         begins = reader.begin_copy(start)
-        return Intake(position=begins.places, begins=begins)
+        return Intake(begins_at=begins.places, begins=begins)
 
     def _written(self, row: InboxRow, intake: Intake) -> bool:
         written = self._copied(row, intake)

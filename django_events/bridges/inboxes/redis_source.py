@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from django_events.bridges.brokers import check_package, options_of, said, unmade
@@ -245,7 +245,8 @@ class RedisReader:
         return found
 
     def _message(self, entry_id: str, fields: list[bytes], passed: int, whole: str | None) -> InboxMessage:
-        named = by_name(list(zip(map(_text_of, fields[::2]), fields[1::2], strict=True)))
+        names = [name.decode("utf-8", "replace") for name in fields[::2]]
+        named = by_name(list(zip(names, fields[1::2], strict=True)))
         key = named.get("key")
         return InboxMessage(
             id=entry_id,
@@ -253,9 +254,7 @@ class RedisReader:
             place=partial(_place, entry_id, fields, passed, whole),
             key=None if key is None else key.decode("utf-8", "replace"),
             body=named.get("data"),
-            headers={
-                _header_of(name): value.decode("utf-8", "replace") for name, value in named.items() if name != "data"
-            },
+            headers={name.lower(): value.decode("utf-8", "replace") for name, value in named.items() if name != "data"},
             fields=named,
             sent_at=_moment(entry_id),
         )
@@ -310,16 +309,6 @@ def _most_that_fit(entries: list[Any], most: int) -> int:
     """How many entries to read the next time, by the size of these: as many as fit, or twice as many as there were."""
     size = sum(len(one) for _, fields in entries for one in fields)
     return max(1, len(entries) * BATCH_BYTES // size) if size > BATCH_BYTES else 2 * most
-
-
-@lru_cache(maxsize=1_000)
-def _text_of(name: bytes) -> str:
-    return name.decode("utf-8", "replace")
-
-
-@lru_cache(maxsize=1_000)
-def _header_of(name: str) -> str:
-    return name.lower()
 
 
 def _moment(entry_id: str) -> datetime | None:

@@ -13,13 +13,14 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from django.db import DatabaseError, transaction
 
 from django_events import sql, telemetry
 from django_events.bridges.inboxes.frozen_twins import WRITES
-from django_events.bridges.inboxes.sources import CopyBeginning, Places
+from django_events.bridges.inboxes.sources import CopyBeginning, InboxMessage, Places
 from django_events.declarations import DeclaredInbox, DeclaredTopic
 from django_events.exceptions import NotReady
 from django_events.log.mirroring import WRITING, CopiedRows, MirroredLog
@@ -54,8 +55,10 @@ class InboxRow(NamedTuple):
 class Intake:
     """What is to be written together. All but its events is known when those have been iterated."""
 
-    position: Places
+    begins_at: Places
     events: Sequence[Encoded] | Iterator[BufferRow] = ()
+    last: dict[str, InboxMessage] = field(default_factory=dict)  # by log, the last message that is taken in
+    passed: Places = field(default_factory=dict)
     published: int = 0
     left_out: int = 0
     unread: list[str] = field(default_factory=list)  # addresses of messages whose events say that they can't be read
@@ -63,6 +66,11 @@ class Intake:
     lag: int | None = None
     begins: CopyBeginning | None = None  # where the log of a mirror begins
     rows: CopiedRows | None = None  # of a mirror, in the place of events
+
+    @cached_property
+    def position(self) -> Places:
+        """Where the inbox is when all of it is taken in."""
+        return {**self.begins_at, **{log: one.place_behind for log, one in self.last.items()}, **self.passed}
 
     @property
     def taken(self) -> int:

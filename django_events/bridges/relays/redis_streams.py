@@ -11,7 +11,7 @@ It needs redis: pip install 'django-events-pg[redis]'
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,6 +24,7 @@ from django_events.exceptions import NotReady
 from django_events.received import ReceivedEvent
 
 SECONDS = 10.0  # for a connection and for an answer, where the settings don't say
+PIECE = 16_384  # bytes
 NOT_ABOVE = "equal or smaller than the target stream top item"
 NO_STREAM, WRONG_TYPE = "no such key", "WRONGTYPE"
 # Before its version 6 the client quotes the whole command in an error, with what is in it.
@@ -100,7 +101,7 @@ class RedisBridge:
             raise TargetUnavailable(f"Redis {self._target.broker!r}: {unmade(error, self._options)}.") from None
         try:
             self._client = self._pooled.client()
-            self._client.ping()
+            self._transaction([])  # without the right to one, commands would be done one by one
         except Exception as error:
             raise self._unavailable(error) from None
 
@@ -187,20 +188,23 @@ class RedisBridge:
 
         The client's own pipeline takes twice as long to write them, and to read that each is queued.
         """
-        from redis.exceptions import ExecAbortError, ResponseError
+        from redis.exceptions import ResponseError
 
-        connection = self._client.connection
-        connection.send_packed_command([b"".join((command(["MULTI"]), *commands, command(["EXEC"])))])
-        queued = []
+        connection, queued = self._client.connection, list[ResponseError]()
+        connection.send_packed_command(list(in_pieces([command(["MULTI"]), *commands, command(["EXEC"])])))
         for _ in range(len(commands) + 1):
             try:
                 connection.read_response()
             except ResponseError as error:
                 queued.append(error)
         try:
-            answers: list[Any] = connection.read_response()
-        except ExecAbortError:
-            raise queued[0] from None
+            answers = connection.read_response()
+        except ResponseError as error:  # that nothing is done, where one was refused; it may be EXEC itself
+            raise queued[0] if queued else error from None
+        if queued:
+            raise queued[0]
+        if not isinstance(answers, list) or len(answers) != len(commands):
+            raise ResponseError("the transaction was not answered as one")
         return answers
 
     def close(self) -> None:
@@ -246,6 +250,20 @@ class RedisBridge:
             return error
         words = QUOTED.sub("", f"{type(error).__name__}: {error}")
         return TargetUnavailable(f"Redis {self._target.broker!r}: {masked(words, self._options)}")
+
+
+def in_pieces(commands: Iterable[bytes]) -> Iterator[bytes]:
+    """What is sent, in pieces: the client's `socket_timeout` is for each of them."""
+    piece: list[bytes] = []
+    size = 0
+    for one in commands:
+        piece.append(one)
+        size += len(one)
+        if size >= PIECE:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)
 
 
 def command(texts: Sequence[str], *last: bytes) -> bytes:

@@ -7,13 +7,14 @@ import pytest
 from django.db import connection
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, field_validator
 
-from django_events import redis_source
+from django_events import redis_source, schema
 from django_events.bridges.inboxes.drafting import Unreadable, event_of
 from django_events.bridges.inboxes.sources import InboxMessage
 from django_events.declarations import DeclaredInbox, DeclaredTopic
-from django_events.models import BufferedEvent
-from tests.support.fix_inboxes import take_in
+from django_events.models import BufferedEvent, Topic
+from tests.support.fix_inboxes import take_in, values
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X21")]
 
@@ -120,3 +121,25 @@ def same(found, sent):
     if isinstance(sent, list):
         return len(found) == len(sent) and all(map(same, found, sent))
     return found == sent
+
+
+@schema("paid", version=1)
+class Paid(BaseModel):
+    """A payment, whose topic has to be there."""
+
+    topic: str
+
+    @field_validator("topic")
+    @classmethod
+    def is_there(cls, name: str) -> str:
+        assert Topic.objects.filter(name=name).exists()
+        return name
+
+
+def test_models_may_ask_the_database(make_topic, make_inbox, redis):
+    things = make_topic("things", schemas=[Paid])
+    with redis.client() as client:
+        for n in range(3):
+            client.xadd("bank", {"ce_id": str(n), "ce_type": "paid", "data": '{"topic": "things"}'})
+    assert take_in(make_inbox(things, source=redis_source("bank"))) == 3
+    assert values(things) == [{"topic": "things"}] * 3
