@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from django_events.bridges.brokers import check_package, masked, name_of, options_of, unmade
@@ -170,18 +171,16 @@ class RedisBridge:
 
     def _addition(self, message: RelayMessage, entry_id: str) -> bytes:
         """The command that adds an entry, as it is sent."""
-        texts = ["XADD", message.route.to]
-        if self._target.maxlen is not None:
-            texts += ["MAXLEN", "~", str(self._target.maxlen)]
-        texts.append(entry_id)
+        maxlen = [] if self._target.maxlen is None else ["MAXLEN", "~", str(self._target.maxlen)]
+        parts = [*map(_argument, ("XADD", message.route.to, *maxlen, entry_id))]
         for name, text in message.attributes.items():
-            texts += "ce_" + name, text
+            parts += _attribute(name), _argument(text)
         for name, text in message.headers.items():
-            texts += name.replace("-", "_"), text
+            parts += _header(name), _argument(text)
         if message.key is not None:
-            texts += "key", message.key
-        texts.append("data")
-        return command(texts, b"null" if message.body is None else message.body)
+            parts += _header("key"), _argument(message.key)
+        parts.append(_header("data"))
+        return _command(parts, b"null" if message.body is None else message.body)
 
     def _transaction(self, commands: Sequence[bytes]) -> list[Any]:
         """Send commands as one transaction; returns the answer to each, which may be an error.
@@ -191,7 +190,7 @@ class RedisBridge:
         from redis.exceptions import ResponseError
 
         connection, queued = self._client.connection, list[ResponseError]()
-        connection.send_packed_command(list(in_pieces([command(["MULTI"]), *commands, command(["EXEC"])])))
+        connection.send_packed_command(list(in_pieces([command("MULTI"), *commands, command("EXEC")])))
         for _ in range(len(commands) + 1):
             try:
                 connection.read_response()
@@ -266,11 +265,29 @@ def in_pieces(commands: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(piece)
 
 
-def command(texts: Sequence[str], *last: bytes) -> bytes:
+def command(*texts: str) -> bytes:
     """A command as Redis reads it: how many arguments, and each behind its number of bytes."""
-    said = "".join([f"${len(text) if text.isascii() else len(text.encode())}\r\n{text}\r\n" for text in texts])
-    ending = b"".join([b"$%d\r\n%b\r\n" % (len(one), one) for one in last])
-    return b"*%d\r\n%b%b" % (len(texts) + len(last), said.encode(), ending)
+    *others, last = texts
+    return _command(list(map(_argument, others)), last.encode())
+
+
+def _command(parts: Sequence[str], last: bytes) -> bytes:
+    return b"*%d\r\n%b$%d\r\n%b\r\n" % (len(parts) + 1, "".join(parts).encode(), len(last), last)
+
+
+def _argument(text: str) -> str:
+    return f"${len(text) if text.isascii() else len(text.encode())}\r\n{text}\r\n"
+
+
+@cache
+def _attribute(name: str) -> str:
+    """The name of a field, of which there are few."""
+    return _argument(f"ce_{name}")
+
+
+@cache
+def _header(name: str) -> str:
+    return _argument(name.replace("-", "_"))
 
 
 def _texts(fields: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -91,7 +91,7 @@ def test_a_right_that_is_missing_is_said_and_nothing_is_added(redis, right, said
 
 
 def test_a_batch_is_sent_in_pieces_each_of_which_has_the_whole_timeout():
-    commands = [command(["XADD", "s", str(n)], b"x" * 900) for n in range(100)]
+    commands = [command("XADD", "s", str(n), "x" * 900) for n in range(100)]
     pieces = list(in_pieces(commands))
     assert b"".join(pieces) == b"".join(commands)
     assert len(pieces) > 4
@@ -100,4 +100,4 @@ def test_a_batch_is_sent_in_pieces_each_of_which_has_the_whole_timeout():
 
 
 def test_a_command_says_how_many_bytes_follow_and_not_how_many_characters():
-    assert command(["XADD", "Ä"], b"\xff\r\n") == b"*3\r\n$4\r\nXADD\r\n$2\r\n\xc3\x84\r\n$3\r\n\xff\r\n\r\n"
+    assert command("XADD", "Ä", "\r\nÖ") == b"*3\r\n$4\r\nXADD\r\n$2\r\n\xc3\x84\r\n$4\r\n\r\n\xc3\x96\r\n"
