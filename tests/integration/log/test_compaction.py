@@ -50,6 +50,16 @@ def prices(make_prices):
     return topic
 
 
+@pytest.fixture
+def held_up(prices, in_thread, connect):
+    """A compaction whose swap waits for a reader: that one's session, one to look by, and what it becomes."""
+    reader, looks = connect(), connect(autocommit=True)
+    reader.execute(f"SELECT count(*) FROM {log_table(row().pk)}")
+    compacting = in_thread(compact, patience=60)
+    wait_until(lambda: looks.execute(REWRITING).fetchone()[0] >= 4, what="a compaction at its work")
+    return reader, looks, compacting
+
+
 def update(topic, count, *, keys=7, first=0):
     publish_many(topic, [Draft(value=n, key=str(n % keys)) for n in range(first, first + count)])
     transfer_all()
@@ -480,12 +490,8 @@ def test_maintenance_says_whose_lock_it_waits_for(prices, connect):
 
 
 @pytest.mark.slow
-def test_an_erasure_waits_and_what_it_blanks_is_not_copied(prices, in_thread, connect):
-    session = connect()
-    looks = connect(autocommit=True)
-    session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")  # holds up the swap
-    compacting = in_thread(compact, patience=60)
-    wait_until(lambda: looks.execute(REWRITING).fetchone()[0] >= 4)
+def test_an_erasure_waits_and_what_it_blanks_is_not_copied(prices, held_up, in_thread):
+    session, looks, compacting = held_up
     erasing = in_thread(erase, prices, key="3", reason="asked for")
     waits = WAITING.format("RowExclusiveLock")
     wait_until(lambda: looks.execute(waits).fetchone()[0])
@@ -498,12 +504,8 @@ def test_an_erasure_waits_and_what_it_blanks_is_not_copied(prices, in_thread, co
 
 
 @pytest.mark.slow
-def test_two_at_once_do_it_once(prices, in_thread, connect):
-    session = connect()
-    looks = connect(autocommit=True)
-    session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")
-    first = in_thread(compact, patience=60)
-    wait_until(lambda: looks.execute(REWRITING).fetchone()[0] >= 4)
+def test_two_at_once_do_it_once(held_up):
+    session, _, first = held_up
     with pytest.raises(OperationalError):
         compact()
     session.rollback()
@@ -513,12 +515,9 @@ def test_two_at_once_do_it_once(prices, in_thread, connect):
 
 
 @pytest.mark.slow
-def test_what_waits_for_a_compaction_holds_no_lock_that_its_swap_needs(prices, in_thread, connect):
-    session = connect()
-    looks = connect(autocommit=True)
-    session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")  # holds up the swap
-    first = in_thread(compact, patience=60)
-    wait_until(lambda: looks.execute(REWRITING).fetchone()[0] >= 4)
+def test_what_waits_for_a_compaction_holds_no_lock_that_its_swap_needs(held_up, in_thread, monkeypatch):
+    session, looks, first = held_up
+    monkeypatch.setitem(compaction.SETTINGS, "lock_timeout", "60s")
     second = in_thread(compact, patience=60)
     waits = "NOT granted AND locktype = 'advisory'"
     wait_until(lambda: looks.execute(LOCKS + waits).fetchone()[0], what="one that waits for the other")
