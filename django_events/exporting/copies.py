@@ -187,9 +187,9 @@ class FilesOfTopic:
         self.place, self.incarnation = f"{path}/{parts[0].of_topic}", parts[0].incarnation
         self.erased, self.values, self.by = journal.erased.get(topic, 0), journal.values.kind, journal.by
         root = Path(split(path)[2])
-        there = [part for part in parts if (root / part.folder).is_dir()]
-        self.ranges = sorted((part.start, part.end) for part in there)
-        self.removed = sorted((part.start, part.end) for part in parts if part not in there)
+        removed = journal.removed(topic)
+        self.ranges = sorted((part.start, part.end) for part in parts if part not in removed)
+        self.removed = sorted((part.start, part.end) for part in removed)
         files = [file for file in files_below(self.place) if _is_read(file, root)]
         # What was added since `parts` was read is not compared.
         newer = [root / part.folder for part in Parts(OfDisk(), path).done if part not in parts]

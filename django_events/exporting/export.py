@@ -137,7 +137,7 @@ def export(engine: Engine, wanted: Export, tell: Tell = lambda done, total, part
         applied = Applied()
         if wanted.erasing is not None:
             _erase(found, wanted, wanted.erasing, journal, applied)
-    removed = journal.removed
+    removed = [part for name in {part.topic for part in journal.done} for part in journal.removed(name)]
     return Summary(
         parts=len(parts),
         events=sum(journal.done[part] for part in parts),

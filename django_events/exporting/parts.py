@@ -51,13 +51,12 @@ class Parts(Journal):
         """Parts that an interrupted run has begun, or was going to."""
         return [part for part in self.planned if part not in self.done]
 
-    @property
-    def removed(self) -> list[Part]:
-        """Parts that were exported, and that are in the folder no more."""
-        folders = {part.of_topic for part in self.done}
-        there = {f"{folder}/{name}" for folder in folders for name in self._storage.names(f"{self._root}/{folder}")}
+    def removed(self, topic: str) -> list[Part]:
+        """Parts of a topic that were exported, and that are in the folder no more."""
+        of_topic = topic_folder(topic)
+        there = {f"{of_topic}/{name}" for name in self._storage.names(f"{self._root}/{of_topic}")}
         there |= set(self._unshown().values())
-        return [part for part in self.done if part.folder not in there]
+        return [part for part in self.done if part.topic == topic and part.folder not in there]
 
     def plan(self, parts: Iterable[Part], format: str, by: tuple[str, ...]) -> None:
         """Take the folder over, and say what is going to be written before anything is."""

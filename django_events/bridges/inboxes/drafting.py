@@ -8,6 +8,7 @@ Each event says in its metadata which inbox took it in, and which message it was
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from contextlib import suppress
 from json import JSONDecoder
 from typing import Any
 from urllib.parse import unquote
@@ -179,14 +180,13 @@ def _value_of(message: InboxMessage) -> Any:
 
     Decoding and encoding it takes longer than all else that is done with a message.
     """
-    most = settings.MAX_PAYLOAD_BYTES
-    if message.body is None or b"\\u" in message.body or (most is not None and len(message.body) > most):
-        return message.json()
-    try:
-        _, end = _check(text := message.body.strip(BLANKS).decode())
-    except (_IsWrittenAnew, ValueError, RecursionError):
-        return message.json()  # which says what is wrong with it
-    return WrittenJson(text) if end == len(text) else message.json()
+    body, most = message.body, settings.MAX_PAYLOAD_BYTES
+    if body is not None and b"\\u" not in body and (most is None or len(body) <= most):
+        with suppress(_IsWrittenAnew, ValueError, RecursionError):
+            _, end = _check(text := body.strip(BLANKS).decode())
+            if end == len(text):
+                return WrittenJson(text)
+    return message.json()  # which says what is wrong with it, if anything is
 
 
 def _attributes(headers: Mapping[str, str]) -> dict[str, str]:

@@ -51,14 +51,19 @@ def least_of_nats(nats, tmp_path):
     nats.start()
 
 
+def relay_twice(things, relay):
+    """The second time, the broker is asked what it has."""
+    fill_topic(things, 1, 2)
+    assert serve_due(relay) == 2
+    rewind(relay, to=1)
+    fill_topic(things, 3)
+    assert serve_due(relay) == 3
+
+
 def test_a_relay_to_redis(things, make_relay, redis, least_of_redis):
     with least_of_redis("shop.*", "xadd", "xinfo|stream", "xrange", "xrevrange", "multi", "exec"):
         relay = make_relay(things, to=redis_stream("shop.things"), partitioned=False)
-        fill_topic(things, 1, 2)
-        assert serve_due(relay) == 2
-        rewind(relay, to=1)
-        fill_topic(things, 3)
-        assert serve_due(relay) == 3
+        relay_twice(things, relay)
     assert [one.address for one in redis.entries()] == ["things/1", "things/2", "things/3"]
 
 
@@ -66,11 +71,7 @@ def test_a_relay_to_jetstream(things, make_relay, nats, least_of_nats):
     nats.add_stream("THINGS-0", "shop.things.0")
     with least_of_nats("shop.things.>", "$JS.API.STREAM.INFO.THINGS-0", "$JS.API.STREAM.MSG.GET.THINGS-0"):
         relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
-        fill_topic(things, 1, 2)
-        assert serve_due(relay) == 2
-        rewind(relay, to=1)
-        fill_topic(things, 3)
-        assert serve_due(relay) == 3
+        relay_twice(things, relay)
     assert [one.address for one in nats.entries("THINGS")] == ["things/1", "things/2", "things/3"]
 
 
