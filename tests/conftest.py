@@ -28,6 +28,7 @@ pytest_plugins = [  # each before those that import it
     "tests.support.fix_second_database",
     "tests.support.fix_queues",
     "tests.support.fix_restores",
+    "tests.support.fix_catalogues",
     "tests.support.fix_sites",
     "tests.support.fix_webhooks",
     "tests.support.fix_brokers",

@@ -3,17 +3,19 @@
 import random
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from django_events import Draft
 from django_events.management.spark import LOCKED
 from tests.spark.test_batch import publish, stored
 from tests.support.disturbing import HOW, disturb, rounds, started, tried, wake
 from tests.support.processes import wait_until
-from tests.support.tables import read_back, run
+from tests.support.tables import files_in, read_back, read_files, run
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.timeout(600)]
 
@@ -47,6 +49,38 @@ def test_each_event_is_in_the_table_once(log: Callable[..., Any], tmp_path: Path
     run(*words, format=format)
 
     assert read_back(out, format) == stored(topic)
+
+
+@pytest.mark.requirement("X15")
+@rounds(30)
+def test_a_catalogue_in_postgresql_has_each_event_once(
+    log: Callable[..., Any], catalogue: str, tmp_path: Path, round: int
+) -> None:
+    topic = log(*(Draft(value={"n": n}, type=f"t{n % 5}") for n in range(EVENTS)))
+    rng, how = random.Random(round), HOW[round % len(HOW)]
+    words = (topic, "--to", "analytics", "--catalog", catalogue, "--part", PER_COMMIT)
+    following = (*words, "--follow", "--every", "0.1", "--format", "iceberg")
+    with started(*following, said=tmp_path / "said") as first:
+        enough = rng.randrange(1, EVENTS // PER_COMMIT)
+        wait_until(lambda: first.poll() is not None or len(list(tmp_path.rglob("*.parquet"))) >= enough)
+        disturb(first, how, after=rng.randrange(200))
+        said = [tried(lambda: run(*words, format="iceberg"))]
+        if how == "frozen":
+            publish(topic, *range(10))
+            said.append(tried(lambda: run(*words, format="iceberg")))
+        wake(first, how)
+        assert how != "frozen" or said == ["", ""]
+        assert all(one == "" or "has taken" in one for one in said)
+        ended = (tmp_path / "said").read_text()
+    assert first.returncode == (-signal.SIGKILL if how == "killed" else 1), ended
+    if how != "killed":
+        assert "and with it the lock on" in ended or "Another run has taken" in ended
+        assert "Traceback" not in ended
+
+    run(*words, format="iceberg")
+
+    with closing(load_catalog(catalogue)) as known:
+        assert read_files(files_in(known, "analytics")) == stored(topic)
 
 
 @pytest.mark.requirement("X15")

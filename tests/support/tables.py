@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 from deltalake import DeltaTable
 from django.core.management import call_command
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 COLUMNS = ('"offset"', "partition", "number", "timestamp", "type", "key", "value", "body", "metadata", "published_at")
@@ -26,17 +27,25 @@ def files_of(folder: Path, format: str, topic: str = "things") -> list[str]:
         return sorted(DeltaTable(str(folder / topic)).file_uris())
     where = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
     with closing(SqlCatalog("django_events", **where)) as catalog:
-        known = catalog.load_table(("events", topic))
-        snapshot = known.current_snapshot()
-        if snapshot is None or not snapshot.manifests(known.io):  # PyIceberg can't list no files
-            return []
-        found = known.inspect.files().to_pylist()
-    return sorted(file["file_path"].removeprefix("file://") for file in found)
+        return files_in(catalog, "events", topic)
+
+
+def files_in(catalog: Catalog, namespace: str, topic: str = "things") -> list[str]:
+    """The files of the newest version, by a catalogue of Iceberg's."""
+    known = catalog.load_table((namespace, topic))
+    snapshot = known.current_snapshot()
+    if snapshot is None or not snapshot.manifests(known.io):  # PyIceberg can't list no files
+        return []
+    return sorted(file["file_path"].removeprefix("file://") for file in known.inspect.files().to_pylist())
 
 
 def read_back(folder: Path, format: str, topic: str = "things") -> list[dict[str, Any]]:
     """What a reader of the table sees, in order, with the column that names the topic."""
-    files = files_of(folder, format, topic)
+    return read_files(files_of(folder, format, topic), topic)
+
+
+def read_files(files: list[str], topic: str = "things") -> list[dict[str, Any]]:
+    """What is in these, in order."""
     if not files:
         return []
     with duckdb.connect() as reader:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +23,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableA
 from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
 from django_events.exceptions import Invalid, Refused
 from django_events.exporting.blanking import blanked
@@ -64,7 +64,12 @@ PROPERTIES = {
     "write.metadata.metrics.column.body": "none",
     "write.metadata.metrics.column.metadata": "none",
 }
+LATER = {"init_catalog_tables": "false"}
+MOST_RACES = 5  # in which others make what a catalogue needs: two tables, and a namespace
 MERGED = 64 << 20  # bytes of files that one commit of `compact` rewrites in memory
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -83,39 +88,47 @@ def in_folder(folder: str) -> Namespace:
     if found and CATALOG not in found:
         raise Refused(f"{folder} holds {found[0]!r}, and no catalogue that knows of it. Take an empty folder.")
     where = {"uri": f"sqlite:///{folder}/{CATALOG}", "warehouse": f"file://{folder}"}
-    catalog = SqlCatalog("django_events", **where, init_catalog_tables="false")
-    try:
-        _make_tables(catalog)
-    except Exception:
-        catalog.close()
-        raise
-    return Namespace(catalog, NAMESPACE, folder)
-
-
-def _make_tables(catalog: SqlCatalog) -> None:
-    """Make the catalogue's own tables where they aren't there.
-
-    PyIceberg makes them when it opens a catalogue, for a reader too. Of two that do at once one is told that a table
-    exists: that one is there then.
-    """
-    while True:
-        try:
-            return catalog.create_tables()
-        except OperationalError as error:
-            if "already exists" not in str(error):
-                raise
+    return Namespace(_with_tables(SqlCatalog("django_events", **where, **LATER)), NAMESPACE, folder)
 
 
 def configured(name: str, namespace: str) -> Namespace:
     """A catalogue that PyIceberg is told of, by `.pyiceberg.yaml` or the environment."""
     try:
-        return Namespace(load_catalog(name), namespace)
+        return Namespace(_with_tables(load_catalog(name, **LATER)), namespace)
     except ValueError:  # its text has the address, and with it a password
         raise Invalid(
             f"PyIceberg can't open catalogue {name!r}. Expected its address in .pyiceberg.yaml, or as "
             f"PYICEBERG_CATALOG__{name.upper()}__URI, beginning with http://, https://, thrift://, sqlite:// or "
             "postgresql://, or with a `type` beside it."
         ) from None
+
+
+def _with_tables(catalog: Catalog) -> Catalog:
+    """A catalogue in a database has its own tables now. PyIceberg makes them too, when it opens one for a reader."""
+    if isinstance(catalog, SqlCatalog):
+        try:
+            _beside_others(catalog.create_tables)
+        except Exception:
+            catalog.close()
+            raise
+    return catalog
+
+
+def _beside_others(make: Callable[[], T]) -> T:
+    """Make what PyIceberg sees isn't there. Of two that do at once the database refuses one: it is there then."""
+    for _ in range(MOST_RACES):
+        try:
+            return make()
+        except (IntegrityError, OperationalError, ProgrammingError) as error:
+            if not _is_taken(error):
+                raise
+    return make()
+
+
+def _is_taken(error: DBAPIError) -> bool:
+    """Whether something is there already: a row, or a table, as PostgreSQL's clients or SQLite say it."""
+    refused = type(error.orig).__name__
+    return isinstance(error, IntegrityError) or refused == "DuplicateTable" or "already exists" in str(error)
 
 
 class IcebergEvents:
@@ -141,7 +154,7 @@ class IcebergEvents:
         # Of files that were opened, which never change.
         self._read_bounds: dict[str, tuple[int | None, int | None]] = {}
         try:
-            self._catalog.create_namespace_if_not_exists(namespace.name)
+            _beside_others(partial(self._catalog.create_namespace_if_not_exists, namespace.name))
             self._table = self._opened(incarnation)
             self._refuse_copied()
         except BaseException:
