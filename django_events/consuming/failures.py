@@ -61,6 +61,11 @@ class Failure:
         return self.event.attempt - (not self.counts)
 
     @property
+    def is_failed_attempt(self) -> bool:
+        """Whether the attempt is one that failed: not one that was ignored, or that has to be repeated."""
+        return self.counts and self.verdict is not Verdict.IGNORE
+
+    @property
     def passes(self) -> bool:
         """Whether the consumer goes on with the next event."""
         return self.verdict in (Verdict.DEAD_LETTER, Verdict.IGNORE)

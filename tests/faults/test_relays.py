@@ -19,6 +19,7 @@ import pytest
 
 from tests.faults.rounds import Trouble, rounds_of_trouble
 from tests.support.fix_brokers import make_broker
+from tests.support.kafka_model import ModelKafka
 from tests.support.processes import Processes, freeze
 from tests.support.proxies import SilentProxy
 
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.requirement("X20", "S8")
 
 KEYS = ("a", "b", "c", "d", "e")
 READY = "Ctrl-C stops."
-KINDS = ["redis", "nats", "nats-cluster", "kafka", "rabbitmq", "aws"]
+KINDS = ["redis", "nats", "nats-cluster", "kafka", "kafka-transactions", "rabbitmq", "aws"]
+REQUESTS = ["InitProducerId", "OffsetFetch", "AddPartitionsToTxn", "Produce", "TxnOffsetCommit", "EndTxn"]
 LOST = [  # whether the batch arrives and only its answer is lost
     pytest.param("redis", False, id="redis-batch", marks=pytest.mark.quick),
     pytest.param("nats", False, id="nats-batch", marks=pytest.mark.slow),
@@ -189,6 +191,28 @@ def test_a_server_that_led_its_stream_and_froze_doubles_nothing_when_it_wakes_up
     site.check()
 
 
+@pytest.mark.parametrize("site", ["kafka-transactions"], indirect=True)
+@pytest.mark.parametrize("request_held", ["Produce", "EndTxn"])
+def test_who_froze_in_its_transaction_doubles_nothing(site: Site, request_held: str):
+    """Its messages, or its commit, come to Kafka when another worker has sent them."""
+    frozen = site.worker()
+    site.send(10)
+    site.wait_until_done()
+    site.broker.fault("hold", request_held)
+    site.send(30)
+    site.broker.wait_until_held()
+    freeze(frozen)
+    site.worker()
+    site.wait_until_done()
+    site.broker.release()
+    frozen.send_signal(signal.SIGCONT)
+    site.processes.wait_until(lambda: "lost its lease" in site.processes.said(frozen), what="the loss in the log")
+    site.send(30)
+    site.wait_until_done()
+
+    site.check()
+
+
 @pytest.mark.parametrize("site", ["kafka"], indirect=True)
 @pytest.mark.slow
 def test_what_a_frozen_kafka_was_sent_comes_again_under_the_same_address(site: Site):
@@ -218,9 +242,14 @@ def _rounds(site: Site, rounds: int, dice: random.Random) -> None:
         if dice.random() < 0.7:
             site.wait_until_further()
 
+    def fault() -> None:
+        site.broker.fault(dice.choice(["lose", "mute", "cut", "swallow"]), dice.choice(REQUESTS))
+
     troubles: dict[str, Trouble] = {"broker": broker}
     if site.broker.WORDS is not None:
         troubles["network"] = network
+    if isinstance(site.broker, ModelKafka):
+        troubles["network"] = fault
     rounds_of_trouble(site, rounds, dice, between=some_relayed, **troubles)
 
 

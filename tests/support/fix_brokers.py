@@ -11,6 +11,7 @@ from django.test import override_settings
 
 from tests.support.aws_server import Aws
 from tests.support.brokers import NATS, REDIS, MockKafka, Nats, Redis
+from tests.support.kafka_model import ModelKafka
 from tests.support.nats_cluster import NatsCluster
 from tests.support.rabbit_server import RABBITMQ, RabbitMQ
 
@@ -26,6 +27,7 @@ KINDS = {
     "nats": Kind(Nats, NATS, "nats-server"),
     "nats-cluster": Kind(NatsCluster, NATS, "nats-server"),
     "kafka": Kind(MockKafka, sys.executable),
+    "kafka-transactions": Kind(ModelKafka, sys.executable),
     "rabbitmq": Kind(RabbitMQ, RABBITMQ, "rabbitmq-server"),
     "aws": Kind(Aws, sys.executable),
 }

@@ -237,7 +237,7 @@ class ClaimedDeliveries(Lease):
         elif failure is not None:
             failed = failure.event
             blocked = [event_id for event_id in self.left if self._waits_for(failed.id, event_id)]
-            counts.update(failed=1)
+            counts.update(failed=int(failure.is_failed_attempt))
         out = frozenset([*done, *blocked] if failed is None else [*done, failed.id, *blocked])
         deleted, same_transaction = self._write(
             done=done,

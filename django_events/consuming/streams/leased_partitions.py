@@ -305,7 +305,7 @@ class LeasedPartition(Lease):
             number=number,
             careful_until=self.careful_until if careful_until is None else careful_until,
             handled=len(handled),
-            failed=int(verdict not in (None, Verdict.IGNORE)),
+            failed=int(failure is not None and failure.is_failed_attempt),
             ignored=int(verdict is Verdict.IGNORE),
             dead_lettered=int(verdict is Verdict.DEAD_LETTER),
             release=self.last and self.batch is not None and position >= self.batch.position,

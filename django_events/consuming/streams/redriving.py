@@ -81,7 +81,7 @@ class Redrive:
         if not rows:
             raise self._discarded()
         return self.lease.settle_redrive(
-            failed=failure is not None and failure.verdict is not Verdict.IGNORE,
+            failed=failure is not None and failure.is_failed_attempt,
             ignored=failure is not None and failure.verdict is Verdict.IGNORE,
         )
 

@@ -9,6 +9,7 @@ from django_events import Backoff, jetstream, kafka, rabbitmq, redis_stream, rel
 TARGETS: dict[str, Any] = {
     "redis": lambda: redis_stream("parcels"),
     "kafka": lambda: kafka("parcels"),
+    "kafka-transactions": lambda: kafka("parcels", broker="kafka-transactions", transactional_id="parcels"),
     "aws": lambda: sqs("parcels.fifo"),
     "rabbitmq": lambda: rabbitmq("parcels"),
     "nats": lambda: jetstream("parcels", stream="PARCELS"),

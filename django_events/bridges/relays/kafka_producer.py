@@ -1,0 +1,192 @@
+"""One producer of Kafka: it is handed messages, waits for the answers to them, and says what goes wrong.
+
+producer = KafkaProducer(broker)
+with producer.explained():                   # what Kafka or its client raises, as TargetUnavailable
+    producer.hand_over(message, answered)    # `answered` is called while it waits
+    producer.wait()
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from django_events.bridges.brokers import masked, options_of, said, unmade
+from django_events.bridges.relays.targets import Overtaken, RelayMessage, TargetUnavailable
+from django_events.exceptions import MessageRefused, NotReady
+
+SECONDS = 10.0  # for the answers to a batch, where the settings don't say
+CREATION = 2.0  # seconds that a cluster may take to create a topic, where it does that by itself
+ANSWERS_TAKEN = 1_000  # messages, behind which answers are taken: the client's queue has those that are not
+MOST_TOPICS = 10_000  # that are known to be there
+TIMEOUT, LONGEST = "transaction.timeout.ms", 60_000  # of a transaction, where the settings don't say
+FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}  # another one has the transactional id by now
+# Errors about what is in a record batch, by Kafka's names; the last one is the client's own.
+OF_A_BATCH = {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG", "_INVALID_DIFFERENT_RECORD"}
+
+
+def settings_of(broker: str) -> dict[str, Any]:
+    """What the settings say of a broker; TargetUnavailable if no relay can use that."""
+    try:
+        options = options_of(broker)
+    except NotReady as error:
+        raise TargetUnavailable(str(error)) from None
+    if "transactional.id" in options:
+        raise TargetUnavailable(
+            f"DJANGO_EVENTS['BROKERS'][{broker!r}] has a 'transactional.id', which no two producers can share. Say "
+            "kafka(…, transactional_id=…) where a relay uses transactions."
+        )
+    return options
+
+
+def largest_of(options: dict[str, Any]) -> int:
+    """Bytes of one message."""
+    return int(options.get("message.max.bytes", 1_000_000))
+
+
+class KafkaProducer:
+    """An idempotent producer, which waits for all replicas."""
+
+    def __init__(self, broker: str, settings: dict[str, Any], *, transactional_id: str | None = None) -> None:
+        import confluent_kafka
+
+        self._broker, self._settings, self._is_transactional = broker, settings, transactional_id is not None
+        self._last_error = ""
+        self._handed, self._there = 0, set[str]()
+        self.seconds: float = settings.get("timeout", SECONDS)
+        defaults = {
+            "client.id": "django-events",
+            "partitioner": "murmur2_random",  # as Java's clients
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 100_000,
+        }
+        # What keeps a relay from losing or reordering is not for the settings to say. The client gives no message up by
+        # itself: one behind it, of the same key, could still be taken. `close` gives all up together.
+        kept: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": 0}
+        if transactional_id is not None:  # then none may take longer than its transaction
+            kept["transactional.id"] = transactional_id
+            kept["message.timeout.ms"] = settings.get(TIMEOUT, LONGEST)
+        try:
+            self.client = confluent_kafka.Producer({**defaults, **self.connecting(), **kept})
+        except Exception as error:
+            raise TargetUnavailable(f"Kafka {broker!r}: {unmade(error, settings)}.") from None
+
+    def connecting(self) -> dict[str, Any]:
+        """What the settings say, as a client takes it, which tells us what is wrong with its connections."""
+        options = {name: value for name, value in self._settings.items() if name != "timeout"}
+        return {"log_level": 0, **options, "error_cb": self._note}
+
+    def has(self, topic: str) -> bool:
+        """Whether there is such a topic, by now: asking for it creates it where the cluster does that."""
+        from confluent_kafka import KafkaError
+
+        deadline = time.monotonic() + min(self.seconds, CREATION)
+        while topic not in self._there:
+            error = self.client.list_topics(topic, timeout=self.seconds).topics[topic].error
+            if error is None or error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                if len(self._there) >= MOST_TOPICS:
+                    self._there.clear()
+                self._there.add(topic)
+            elif time.monotonic() > deadline:
+                return False
+            else:
+                time.sleep(0.1)
+        return True
+
+    def hand_over(self, message: RelayMessage, answered: Callable[[Any, Any], None]) -> Any:
+        """Give a message to the client; returns the error with which the client refuses it, if it does."""
+        from confluent_kafka import KafkaException
+
+        try:
+            self._produce(message, answered)
+        except KafkaException as error:
+            return error.args[0]
+        self._handed += 1
+        if self._handed % ANSWERS_TAKEN == 0:
+            self.client.poll(0)
+        return None
+
+    def _produce(self, message: RelayMessage, answered: Callable[[Any, Any], None]) -> None:
+        """When the client's queue has room: the settings may make that smaller than a batch."""
+        headers, deadline = _headers(message), None
+        while True:
+            try:
+                self.client.produce(
+                    message.route.to, value=message.body, key=message.key, headers=headers, on_delivery=answered
+                )
+                return
+            except BufferError:
+                deadline = deadline or time.monotonic() + self.seconds
+                if time.monotonic() > deadline:
+                    raise
+                self.client.poll(0.1)
+
+    def wait(self) -> None:
+        """Until all that was handed to the client is answered, or time is up."""
+        deadline = time.monotonic() + self.seconds
+        while (left := deadline - time.monotonic()) > 0 and self.client.flush(min(left, 0.5)):
+            pass
+
+    def close(self) -> None:
+        """Leave out what is still waiting: the next one sends it."""
+        with suppress(Exception):
+            self.client.purge(in_queue=True, in_flight=True, blocking=False)
+            self.client.flush(0.5)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """What Kafka's client raises in the block is said as `error_of` says it."""
+        try:
+            yield
+        except (TargetUnavailable, Overtaken):
+            raise
+        except Exception as error:
+            raise self.error_of(_of_kafka(error) or error) from None
+
+    def error_of(self, error: Any, **known: Any) -> TargetUnavailable | Overtaken:
+        """Why nothing can be sent: what Kafka or its client says, and what that says of its connections."""
+        from confluent_kafka import KafkaError
+
+        if isinstance(error, KafkaError):
+            if self._is_transactional and error.name() in FENCED:
+                return Overtaken()
+            error = error.str()
+        words = error if isinstance(error, str) else said(error, self._settings)
+        more = f" ({self._last_error})" if self._last_error else ""
+        return TargetUnavailable(f"Kafka {self._broker!r}: {masked(words + more, self._settings)}", **known)
+
+    def unanswered(self, topic: str) -> str:
+        """Why there is no answer: Kafka has none for a topic that isn't there."""
+        from confluent_kafka import KafkaException
+
+        with suppress(KafkaException):
+            if not self.has(topic):
+                return f"it has no topic {topic!r}"
+        return "no answer in time"
+
+    def _note(self, error: Any) -> None:
+        self._last_error = error.str()
+
+
+def _of_kafka(error: BaseException | None) -> Any:
+    """The error that Kafka's client raised. One that ends a producer is the cause of another, if answers come then."""
+    from confluent_kafka import KafkaException
+
+    if isinstance(error, SystemError):
+        error = error.__cause__
+    return error.args[0] if isinstance(error, KafkaException) else None
+
+
+def is_of_its_batch(answer: Any) -> bool:
+    """Whether an answer is about the content of a record batch, which may be another message's."""
+    from confluent_kafka import KafkaError
+
+    return isinstance(answer, KafkaError) and answer.name() in OF_A_BATCH
+
+
+def refusal(error: Any) -> MessageRefused:
+    return MessageRefused(f"Kafka refuses it: {error.str()}")
+
+
+def _headers(message: RelayMessage) -> Any:
+    return [*[("ce_" + name, text) for name, text in message.attributes.items()], *message.headers.items()]

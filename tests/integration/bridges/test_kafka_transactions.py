@@ -1,0 +1,310 @@
+"""Relays to Kafka by transactions: each event is there once, whoever writes at the same time, and whatever is lost."""
+
+import json
+import os
+import uuid
+from contextlib import closing
+
+import pytest
+from django.test import override_settings
+
+from django_events import Backoff
+from django_events import kafka as kafka_topic
+from django_events.bridges.relays.relaying import Relaying
+from django_events.bridges.relays.targets import Overtaken
+from django_events.consuming.handlers import FailedAt
+from django_events.models import DeadLetter
+from django_events.models.functions import ClockTimestamp
+from django_events.operations import redrive, rewind
+from django_events.testing import check_target
+from tests.support.fix_consumers import dead_letters, position_of, positions, serve_due
+from tests.support.fix_queues import fill_topic
+from tests.support.fix_relays import received
+from tests.support.kafka_model import ModelKafka
+from tests.support.processes import wait_until
+
+KAFKA = os.environ.get("KAFKA_BOOTSTRAP_SERVERS", "")
+
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X20"), pytest.mark.slow]
+
+
+@pytest.fixture
+def model(tmp_path):
+    with (
+        closing(ModelKafka(tmp_path)) as model,
+        override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": {**model.options, "timeout": 3.0}}}),
+    ):
+        yield model
+
+
+@pytest.fixture
+def make_transactional(things, make_relay):
+    def make(**options):
+        return make_relay(things, to=kafka_topic("shop.things", transactional_id="to-kafka"), **options)
+
+    return make
+
+
+def addresses(model, topic="shop.things"):
+    return sorted((entry.address for entry in model.entries(topic)), key=lambda address: int(address.split("/")[1]))
+
+
+def serve_until(relay, last):
+    """Serve it, over its pauses."""
+
+    def is_passed():
+        positions(relay).filter(retry_at__isnull=False).update(retry_at=ClockTimestamp())
+        serve_due(relay)
+        return position_of(relay).position == last
+
+    wait_until(is_passed, what=f"event {last}")
+
+
+def of(*ids):
+    return [f"things/{n}" for n in ids]
+
+
+def test_each_event_is_there_once_and_the_position_with_it(things, make_transactional, model):
+    fill_topic(things, *range(5), key="k")
+    relay = make_transactional()
+    assert serve_due(relay) == 5
+    rewind(relay, to=1)
+    assert serve_due(relay) == 5
+
+    assert addresses(model) == of(1, 2, 3, 4, 5)
+    [(offset, said)] = model.offsets("to-kafka-0").values()
+    assert (offset, json.loads(said)["id"], json.loads(said)["relay"]) == (5, "things/5", relay.name)
+
+
+@pytest.mark.parametrize("effect", ["lose", "cut"])
+@pytest.mark.parametrize("api", ["AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "Produce", "EndTxn"])
+def test_what_is_lost_on_the_way_doubles_nothing(things, make_transactional, model, api, effect):
+    relay = make_transactional()
+    fill_topic(things, 0, key="k")
+    serve_due(relay)
+    fill_topic(things, *range(9), key="k")
+    model.fault(effect, api)
+    serve_due(relay)
+    model.wait_until_struck()
+    serve_until(relay, 10)
+
+    assert addresses(model) == of(*range(1, 11))
+
+
+def test_an_answer_that_does_not_come_in_time_doubles_nothing(things, make_transactional, model):
+    """Also when the end of the transaction, which was decided, is complete only when the next producer asks for it."""
+    relay = make_transactional()
+    fill_topic(things, *range(9), key="k")
+    model.delay_markers(1.0)
+    model.fault("mute", "EndTxn")
+    assert serve_due(relay) == 0
+    assert position_of(relay).position == 0
+    serve_until(relay, 9)
+
+    assert addresses(model) == of(*range(1, 10))
+
+
+@pytest.mark.parametrize("api", ["Produce", "EndTxn"])
+def test_of_two_workers_the_later_one_goes_on_and_the_former_commits_nothing(things, make_transactional, model, api):
+    """The former one was held up with its batch, or its commit, on the way, which comes when the other has sent it."""
+    relay = make_transactional()
+    fill_topic(things, *range(9), key="k")
+    events = received()
+    first, second = Relaying(relay), Relaying(relay)
+    first(events[:3])
+    model.fault("hold", api)
+    with pytest.raises(FailedAt, match="nothing can be sent since"):
+        first(events[3:])
+    second(events[3:6])
+    model.release()
+    second(events[6:])
+    first(events[3:])
+    first.close()
+    second.close()
+
+    assert addresses(model) == of(*range(1, 10))
+
+
+def test_a_worker_that_wakes_up_commits_nothing_that_it_has_not_asked_for(things, make_transactional, model):
+    relay = make_transactional()
+    fill_topic(things, *range(9), key="k")
+    events = received()
+    first, second = Relaying(relay), Relaying(relay)
+    first(events[:3])
+    second(events[3:6])
+    [opened] = first._opened.values()
+    with pytest.raises(Overtaken):
+        opened.bridge.send(first._batch(events[3:], None, redriven=False).messages)
+    assert addresses(model) == of(*range(1, 7))
+    opened.newest.clear()  # as the relay does then
+    first(events[3:])
+    first.close()
+    second.close()
+
+    assert addresses(model) == of(*range(1, 10))
+
+
+def test_what_a_killed_worker_had_not_committed_is_gone(things, make_transactional, model):
+    relay = make_transactional()
+    fill_topic(things, *range(6), key="k")
+    events = received()
+    killed, other = Relaying(relay), Relaying(relay)
+    model.fault("swallow", "EndTxn", times=-1)
+    with pytest.raises(FailedAt):
+        killed(events[:4])
+    assert len(model.messages("shop.things", committed=False)) >= 4
+    assert addresses(model) == []
+    model.release()
+    other(events)
+    other.close()
+    killed.close()
+
+    assert addresses(model) == of(*range(1, 7))
+
+
+def test_a_broker_that_is_killed_keeps_it_once(things, make_transactional, model):
+    relay = make_transactional()
+    fill_topic(things, *range(3), key="k")
+    serve_due(relay)
+    model.kill()
+    fill_topic(things, *range(3), key="k")
+    assert serve_due(relay) == 0
+    model.start()
+    serve_until(relay, 6)
+
+    assert addresses(model) == of(*range(1, 7))
+
+
+def test_a_message_that_the_broker_refuses_stops_none_of_its_neighbours(things, make_transactional, model):
+    model.topic("shop.things", partitions=1, max_bytes=3_000)
+    fill_topic(things, 1, "x" * 5_000, 3, key="k")
+    relay = make_transactional()
+    serve_until(relay, 3)
+
+    assert addresses(model) == of(1, 3)
+    assert [letter.event_id for letter in DeadLetter.objects.all()] == [2]
+    assert "Kafka refuses it" in DeadLetter.objects.get().error
+    model.topic("shop.things", partitions=1, max_bytes=1_000_000)
+    redrive(DeadLetter.objects.all())
+    serve_due(relay)
+    fill_topic(things, 4, key="k")
+    serve_until(relay, 4)
+
+    assert [entry.address for entry in model.entries("shop.things")] == of(1, 3, 2, 4)
+    assert dead_letters(relay) == []
+    assert model.offsets("to-kafka-0")["shop.things", 0][0] == 4
+
+
+def test_another_relay_with_the_same_id_is_refused(things, make_transactional, model):
+    fill_topic(things, 1)
+    serve_due(make_transactional())
+    other = make_transactional(name="other")
+    assert serve_due(other) == 0
+
+    assert "'to-kafka-0' is filled by the relay 'relay', and 'other'" in position_of(other).error
+    assert addresses(model) == of(1)
+
+
+def test_each_partition_has_a_producer_of_its_own(lanes, make_relay, model):
+    for n in range(20):
+        fill_topic(lanes, n, key=f"k{n}")
+    relay = make_relay(lanes, to=kafka_topic("lanes", transactional_id="lanes"))
+    for _ in range(3):
+        serve_due(relay)
+
+    assert sorted(int(entry.data) for entry in model.entries("lanes")) == list(range(20))
+    assert sum(bool(model.offsets(f"lanes-{n}")) for n in range(lanes.partitions)) > 1
+
+
+def test_an_id_in_the_settings_is_told(things, make_relay, model):
+    fill_topic(things, 1)
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": {**model.options, "transactional.id": "x"}}}):
+        relay = make_relay(things, to=kafka_topic("shop.things"))
+        serve_due(relay)
+
+    assert "has a 'transactional.id', which no two producers can share" in position_of(relay).error
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (lambda: kafka_topic("t", transactional_id=""), "has transactional_id='', expected a text"),
+        (lambda: kafka_topic(lambda event: event.type, transactional_id="x"), "with transactions the topic is a name"),
+    ],
+    ids=["empty", "function"],
+)
+def test_what_can_not_be_declared_is_told(target, said):
+    assert [said in problem for problem in target().problems()] == [True]
+
+
+def test_a_function_whose_topic_is_not_there_holds_up_nothing_for_ever(things, make_relay, tmp_path):
+    """It is tried as often as `retry` says: a topic that is made soon gets the event."""
+    with (
+        closing(ModelKafka(tmp_path, creates=False)) as model,
+        override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": model.options}}),
+    ):
+        model.topic("good")
+        for kind in ("good", "bad", "good"):
+            fill_topic(things, kind, type=kind, key="k")
+        relay = make_relay(things, to=kafka_topic(lambda event: event.type), retry=Backoff(attempts=2))
+        serve_due(relay)
+        assert "Kafka 'kafka' has no topic 'bad'" in position_of(relay).error
+        assert position_of(relay).attempts == 1
+        serve_until(relay, 3)
+
+        assert addresses(model, "good") == of(1, 3)
+        assert [letter.event_id for letter in DeadLetter.objects.all()] == [2]
+
+
+def test_a_topic_that_is_not_there_is_an_outage_that_ends_when_it_is_made(things, make_relay, tmp_path):
+    with (
+        closing(ModelKafka(tmp_path, creates=False)) as model,
+        override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": {**model.options, "timeout": 2.0}}}),
+    ):
+        fill_topic(things, 1)
+        relay = make_relay(things, to=kafka_topic("shop.things"), retry=Backoff(attempts=1))
+        serve_due(relay)
+        assert "Kafka 'kafka': it has no topic 'shop.things'" in position_of(relay).error
+        assert (position_of(relay).attempts, position_of(relay).failed) == (0, 0)
+        model.topic("shop.things")
+        serve_until(relay, 1)
+
+        assert addresses(model) == of(1)
+
+
+def test_all_promises_of_a_target_are_kept(model):
+    target = kafka_topic("promises", transactional_id="promises")
+
+    found = check_target(
+        target, received=lambda: [one.address for one in model.entries("promises")], stop=model.kill, start=model.start
+    )
+
+    assert {name for name, said in found.items() if said != "kept"} <= {"refused", "empty"}
+
+
+@pytest.mark.skipif(not KAFKA, reason="KAFKA_BOOTSTRAP_SERVERS names no Kafka")
+def test_a_real_kafka_has_each_event_once_when_two_take_turns(things, make_relay):
+    """The topic and the group have names of their own; the topic is deleted at the end."""
+    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    name, admin = f"django-events-test-{uuid.uuid4().hex}", AdminClient({"bootstrap.servers": KAFKA})
+    admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])[name].result(20)
+    reading = {"bootstrap.servers": KAFKA, "group.id": f"{name}-reader", "isolation.level": "read_committed"}
+    try:
+        with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": {"bootstrap.servers": KAFKA}}}):
+            relay = make_relay(things, to=kafka_topic(name, transactional_id=name))
+            fill_topic(things, *range(60))
+            events = received()
+            first, second = Relaying(relay), Relaying(relay)
+            for start in range(0, 60, 20):
+                first(events[start : start + 20])
+                second(events[start : start + 20])
+            first.close()
+            second.close()
+        with closing(Consumer(reading)) as consumer:
+            consumer.assign([TopicPartition(name, 0, 0)])
+            read = [json.loads(message.value()) for message in consumer.consume(61, timeout=20)]
+        assert read == list(range(60))
+    finally:
+        admin.delete_topics([name])[name].result(20)
