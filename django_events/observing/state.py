@@ -97,7 +97,10 @@ IN_HAND = _metric(
 OF_INBOX = ("database", "inbox")
 INBOX_LAG = _metric("inbox_lag", "Messages of its source that an inbox has not taken in, if known.", labels=OF_INBOX)
 INBOX_FAILING = _metric(
-    "inbox_failing", "For how long an inbox has been unable to take anything in.", labels=OF_INBOX, unit="seconds"
+    "inbox_failing",
+    "For how long an inbox has been held up; 0 while it works or is paused.",
+    labels=OF_INBOX,
+    unit="seconds",
 )
 OF_STEP = ("database", "step")
 MAINTAINED = _metric(
@@ -207,14 +210,20 @@ def _of_clocks(using: str) -> Iterator[Measurement]:
 
 
 def _of_inboxes(using: str) -> Iterator[Measurement]:
+    """One that is paused takes nothing in because a person said so, whatever its last worker left in its row."""
     names = [one.name for one in declarations.inboxes]
     if not names:
         return
-    rows = models.Inbox.objects.using(using).annotate(now=ClockTimestamp()).only("name", "lag", "failing_since")
+    rows = (
+        models.Inbox.objects.using(using)
+        .annotate(now=ClockTimestamp())
+        .only("name", "lag", "failing_since", "paused_at")
+    )
     for row in rows.filter(name__in=names).order_by("name"):
         if row.lag is not None:
             yield Measurement(INBOX_LAG, (using, row.name), row.lag)
-        failing = NO_TIME if row.failing_since is None else max(row.now - row.failing_since, NO_TIME)
+        since = row.failing_since if row.paused_at is None else None
+        failing = NO_TIME if since is None else max(row.now - since, NO_TIME)
         yield Measurement(INBOX_FAILING, (using, row.name), failing.total_seconds())
 
 

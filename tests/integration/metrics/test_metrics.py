@@ -26,6 +26,7 @@ from django_events import (
     listen,
     publish,
     publish_many,
+    redis_source,
     sse,
     telemetry,
 )
@@ -35,7 +36,7 @@ from django_events.maintaining.expiring import expire
 from django_events.metrics.exposition import text
 from django_events.metrics.prometheus import Observer
 from django_events.metrics.views import metrics
-from django_events.models import BufferedEvent, Topic
+from django_events.models import BufferedEvent, Inbox, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import state
 from django_events.operations import pause
@@ -231,6 +232,26 @@ def test_the_state_is_told_of_topics_buffer_and_consumers(
     assert told("problems", kind="dead letters", severity="warning", **ledger) == 1
     assert told("problems", kind="transfer", severity="error", consumer="", **of_topic) == 1
     assert told("scheduled_overdue_seconds") == 0
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_the_state_is_told_of_inboxes(told: Callable[..., Any], make_topic: Any, make_inbox: Any) -> None:
+    """Also that the alerts find their inbox: a problem of one has a topic and no consumer."""
+    make_inbox(make_topic("letters"), source=redis_source("post.letters"), name="letters-in")
+    inboxes, of_topic = Inbox.objects.filter(name="letters-in"), {"consumer": "", "topic": "letters"}
+    assert told("inbox_failing_seconds", inbox="letters-in") == 0
+    assert told("problems", kind="unserved", severity="error", **of_topic) == 1
+
+    now = ClockTimestamp()
+    inboxes.update(served_at=now, lag=7, failing_since=now - timedelta(hours=1), error="The broker is away.")
+    inboxes.update(unreadable=2, unreadable_at=now, gone=3, gone_at=now)
+    assert told("inbox_lag", inbox="letters-in") == 7
+    assert 3_600 <= told("inbox_failing_seconds", inbox="letters-in") < 3_700
+    for kind, severity in (("inbox", "error"), ("unreadable", "warning"), ("messages gone", "warning")):
+        assert told("problems", kind=kind, severity=severity, **of_topic) == 1
+
+    inboxes.update(paused_at=now)
+    assert told("inbox_failing_seconds", inbox="letters-in") == 0
 
 
 @pytest.mark.slow
