@@ -2,7 +2,7 @@
 
     DJANGO_EVENTS = {"BROKERS": {"redis": {"host": "10.0.0.5", "password": env("REDIS_PASSWORD"), "ssl": True}}}
 
-Options go to the broker's client as they are.
+Options go to the broker's client, but for those that a bridge has to say by itself.
 """
 
 import re
