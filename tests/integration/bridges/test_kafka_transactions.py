@@ -1,4 +1,4 @@
-"""Relays to Kafka by transactions: each event is there once, whoever writes at the same time, and whatever is lost."""
+"""Relays to Kafka by transactions: each event is there once, also of two that write at once, whatever is lost."""
 
 import json
 import os
