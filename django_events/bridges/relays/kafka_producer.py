@@ -20,6 +20,8 @@ CREATION = 2.0  # seconds that a cluster may take to create a topic, where it do
 ANSWERS_TAKEN = 1_000  # messages, behind which answers are taken: the client's queue has those that are not
 MOST_TOPICS = 10_000  # that are known to be there
 TIMEOUT, LONGEST = "transaction.timeout.ms", 60_000  # of a transaction, where the settings don't say
+# The settings of a broker that don't go to the client: one is ours, and two are other names of what is always ours.
+NOT_TAKEN = {"timeout", "delivery.timeout.ms", "request.required.acks"}
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}  # another one has the transactional id by now
 # Errors about what is in a record batch, by Kafka's names; the last one is the client's own.
 OF_A_BATCH = {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG", "_INVALID_DIFFERENT_RECORD"}
@@ -73,7 +75,7 @@ class KafkaProducer:
 
     def connecting(self) -> dict[str, Any]:
         """What the settings say, as a client takes it, which tells us what is wrong with its connections."""
-        options = {name: value for name, value in self._settings.items() if name != "timeout"}
+        options = {name: value for name, value in self._settings.items() if name not in NOT_TAKEN}
         return {"log_level": 0, **options, "error_cb": self._note}
 
     def has(self, topic: str) -> bool:

@@ -3,7 +3,8 @@
 import pytest
 from django.test import override_settings
 
-from django_events import Draft, jetstream, jetstream_source, redis_source, redis_stream
+from django_events import Draft, jetstream, jetstream_source, rabbitmq_source, redis_source, redis_stream
+from django_events import rabbitmq as to_rabbitmq
 from django_events.operations import rewind
 from tests.support.fix_consumers import serve_due
 from tests.support.fix_inboxes import take_in, values
@@ -13,6 +14,7 @@ from tests.support.processes import wait_until
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X20", "X21")]
 
 LEAST = {"username": "least", "password": "hunter-two"}
+LEAST_OF_RABBITMQ = {"userid": "least", "password": "hunter-two"}
 
 
 @pytest.fixture
@@ -92,3 +94,46 @@ def test_an_inbox_from_jetstream(things, make_inbox, nats, least_of_nats):
             nats.publish("bank.in", b"%d" % number)
             assert take_in(inbox) == 1
     assert values(things) == [1, 2]
+
+
+@pytest.fixture
+def least_of_rabbitmq(rabbitmq):
+    """Make a login of RabbitMQ with these rights to configure, to write and to read."""
+    rabbitmq.control("add_user", *LEAST_OF_RABBITMQ.values())
+
+    def login(configure, write, read):
+        rabbitmq.control("set_permissions", "least", configure, write, read)
+        options = {**rabbitmq.options, **LEAST_OF_RABBITMQ}
+        return override_settings(DJANGO_EVENTS={"BROKERS": {"rabbitmq": options}})
+
+    yield login
+    rabbitmq.control("delete_user", "least")
+
+
+@pytest.mark.slow
+def test_a_relay_to_a_queue_of_rabbitmq(things, make_relay, rabbitmq, least_of_rabbitmq):
+    with least_of_rabbitmq("^$", r"^amq\.default$", "^$"):
+        fill_topic(things, 1, 2)
+        assert serve_due(make_relay(things, to=to_rabbitmq("parcels"))) == 2
+    assert [one.address for one in rabbitmq.entries()] == ["things/1", "things/2"]
+
+
+@pytest.mark.slow
+def test_a_relay_to_an_exchange_of_rabbitmq(things, make_relay, rabbitmq, least_of_rabbitmq):
+    rabbitmq.declare("letters", exchange="shop", key="#")
+    with least_of_rabbitmq("^$", "^shop$", "^$"):
+        fill_topic(things, 1, 2)
+        assert serve_due(make_relay(things, to=to_rabbitmq("any", exchange="shop"))) == 2
+    assert [one.address for one in rabbitmq.entries("letters")] == ["things/1", "things/2"]
+    rabbitmq.remove("letters")
+
+
+@pytest.mark.slow
+def test_an_inbox_from_a_queue_of_rabbitmq(things, make_inbox, rabbitmq, least_of_rabbitmq):
+    rabbitmq.declare("bank")
+    with least_of_rabbitmq("^$", "^$", "^bank$"):
+        inbox = make_inbox(things, source=rabbitmq_source("bank"), transform=lambda one: Draft(value=one.json()))
+        rabbitmq.publish("bank", b"1", b"2")
+        assert take_in(inbox) == 2
+    assert values(things) == [1, 2]
+    rabbitmq.remove("bank")

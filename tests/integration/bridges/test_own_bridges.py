@@ -1,10 +1,13 @@
 """The targets and sources of this package keep the promises that a site's own have to keep."""
 
+from contextlib import closing
+
 import pytest
 from django.test import override_settings
 
 from django_events import jetstream, jetstream_source, kafka_source, redis_source, redis_stream
 from django_events import kafka as kafka_topic
+from django_events import rabbitmq as to_rabbitmq
 from django_events.testing import check_source, check_target
 
 pytestmark = pytest.mark.requirement("X20", "X21")
@@ -122,3 +125,22 @@ def test_secrets_of_a_login_are_in_no_error(redis):
     ):
         check_target(redis_stream("sent"), received=list, secrets=[SECRET])
     assert "has a secret in it" not in str(raised.value)
+
+
+@pytest.mark.slow
+def test_rabbitmq_as_a_target(rabbitmq):
+    """A classic queue is there as soon as its server is; a quorum queue elects a leader first, and answers late."""
+    rabbitmq.declare("sent", kind="classic")
+    seen = []
+
+    def received():
+        with closing(rabbitmq.connection()) as connection:
+            channel = connection.channel()
+            channel.auto_decode = False  # bodies are bytes
+            while (found := channel.basic_get("sent", no_ack=True)) is not None:
+                seen.append(found.properties["message_id"])
+        return seen
+
+    found = check_target(to_rabbitmq("sent"), received=received, stop=rabbitmq.kill, start=rabbitmq.start, seconds=60)
+    assert unchecked(found) == {"empty", "newest", "overtaken", "refused"}
+    rabbitmq.remove("sent")
