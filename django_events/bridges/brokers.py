@@ -52,6 +52,11 @@ def name_of(
     return found
 
 
+def shown(broker: str, name: str | Callable[[ReceivedEvent], str]) -> str:
+    """Where something goes, in a few words: a function decides for each event."""
+    return f"{broker} {name if isinstance(name, str) else '(by a function)'}"
+
+
 def _can_be_sent(name: str) -> bool:
     """Whether a name has no half of a character, and no more bytes than any broker takes in a line."""
     try:

@@ -52,6 +52,12 @@ class DeclaredRelay(DeclaredConsumer):
     is_relay: ClassVar[bool] = True
 
     @property
+    def sends_to(self) -> str:
+        """The target in a few words, or its class if it says none."""
+        kind = type(self.to)
+        return kind.__name__ if kind.__str__ is object.__str__ else str(self.to)
+
+    @property
     def package(self) -> str:
         """The package of the app that has `transform`, or declares the target."""
         of: Any = self.transform or type(self.to)

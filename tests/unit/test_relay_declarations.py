@@ -153,3 +153,26 @@ def test_the_settings_show_no_brokers():
     [problem] = problems({"BROKERS": {"redis": "redis://:hunter@host"}})
     assert "hunter" not in problem
     assert "'redis'" in problem
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        (redis_stream("shop.orders"), "redis shop.orders"),
+        (jetstream("shop.orders", stream="ORDERS", broker="nats here"), "nats here ORDERS"),
+        (kafka(lambda event: event.type), "kafka (by a function)"),
+        (rabbitmq("shop.orders"), "rabbitmq shop.orders"),
+        (rabbitmq(lambda event: event.type, exchange="shop"), "rabbitmq shop (by a function)"),
+        (sqs("orders.fifo"), "aws orders.fifo"),
+        (sns("arn:aws:sns:eu-west-1:123456789012:t"), "aws arn:aws:sns:eu-west-1:123456789012:t"),
+    ],
+)
+def test_a_relay_says_where_it_sends(target: Any, shown: str):
+    assert declared(to=target).sends_to == shown
+
+
+def test_a_target_that_says_nothing_of_itself_is_shown_by_its_class():
+    class Mainframe:
+        """A site's own."""
+
+    assert declared(to=Mainframe()).sends_to == "Mainframe"

@@ -15,7 +15,9 @@ def declared_options(row: Consumer) -> list[tuple[str, object, bool]]:
     for one in declarations.consumers:
         if one.name == row.name:
             return [
-                (_("Handler"), _named(one.handler), True),
+                (_("Sends to"), one.sends_to, True)
+                if isinstance(one, declarations.DeclaredRelay)
+                else (_("Handler"), _named(one.handler), True),
                 (_("Declared at"), one.declared_at, True),
                 (_("Attempts allowed"), one.retry.attempts, False),
                 (_("Pauses between them"), _pauses(one.retry), False),

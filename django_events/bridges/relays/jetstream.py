@@ -52,6 +52,9 @@ class JetStream:
     stream: str
     broker: str = "nats"
 
+    def __str__(self) -> str:
+        return f"{self.broker} {self.stream}"
+
     def problems(self) -> Iterator[str]:
         if not callable(self.subject) and not (isinstance(self.subject, str) and SUBJECT.fullmatch(self.subject)):
             yield f"jetstream has {self.subject!r}, expected a subject, like 'shop.orders', or a function of an event."

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from django_events.bridges.brokers import check_package, name_of
+from django_events.bridges.brokers import check_package, name_of, shown
 from django_events.bridges.relays.answers import UNANSWERED, Unroutable
 from django_events.bridges.relays.kafka_producer import KafkaProducer, is_of_its_batch, largest_of, refusal, settings_of
 from django_events.bridges.relays.targets import Bridge, Newest, RelayMessage, Route
@@ -34,6 +34,9 @@ class Kafka:
     topic: str | Callable[[ReceivedEvent], str]
     broker: str = "kafka"
     transactional_id: str | None = None
+
+    def __str__(self) -> str:
+        return shown(self.broker, self.topic)
 
     def problems(self) -> Iterator[str]:
         if not callable(self.topic) and not (isinstance(self.topic, str) and NAME.fullmatch(self.topic)):

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
+from django_events.bridges.brokers import check_package, name_of, options_of, said, shown, unmade
 from django_events.bridges.relays.answers import UNANSWERED, Unroutable, judged
 from django_events.bridges.relays.targets import Newest, RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady, did_you_mean
@@ -44,6 +44,9 @@ class RabbitMQ:
     routing_key: str | Callable[[ReceivedEvent], str]
     exchange: str = ""
     broker: str = "rabbitmq"
+
+    def __str__(self) -> str:
+        return shown(f"{self.broker} {self.exchange}".rstrip(), self.routing_key)
 
     def problems(self) -> Iterator[str]:
         key = self.routing_key

@@ -18,7 +18,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from django_events.bridges.brokers import check_package, masked, name_of, options_of, unmade
+from django_events.bridges.brokers import check_package, masked, name_of, options_of, shown, unmade
 from django_events.bridges.relays.answers import Unroutable
 from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import NotReady
@@ -40,6 +40,9 @@ class RedisStream:
     stream: str | Callable[[ReceivedEvent], str]
     broker: str = "redis"
     maxlen: int | None = None
+
+    def __str__(self) -> str:
+        return shown(self.broker, self.stream)
 
     def problems(self) -> Iterator[str]:
         if not callable(self.stream) and (not isinstance(self.stream, str) or not self.stream):

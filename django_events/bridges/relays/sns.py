@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from django_events.bridges.brokers import check_package, name_of
+from django_events.bridges.brokers import check_package, name_of, shown
 from django_events.bridges.relays.aws import FORMS, AwsBridge
 from django_events.bridges.relays.targets import Route, TargetUnavailable
 from django_events.received import ReceivedEvent
@@ -27,6 +27,9 @@ class SNS:
     arn: str | Callable[[ReceivedEvent], str]
     broker: str = "aws"
     forms: ClassVar[Sequence[str]] = FORMS
+
+    def __str__(self) -> str:
+        return shown(self.broker, self.arn)
 
     def problems(self) -> Iterator[str]:
         if not callable(self.arn) and not (isinstance(self.arn, str) and ARN.fullmatch(self.arn)):

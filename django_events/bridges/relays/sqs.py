@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from django_events.bridges.brokers import check_package, name_of
+from django_events.bridges.brokers import check_package, name_of, shown
 from django_events.bridges.relays.aws import FORMS, AwsBridge
 from django_events.bridges.relays.targets import Route
 from django_events.received import ReceivedEvent
@@ -30,6 +30,9 @@ class SQS:
     queue: str | Callable[[ReceivedEvent], str]
     broker: str = "aws"
     forms: ClassVar[Sequence[str]] = FORMS
+
+    def __str__(self) -> str:
+        return shown(self.broker, self.queue)
 
     def problems(self) -> Iterator[str]:
         if not callable(self.queue) and not is_queue(self.queue):

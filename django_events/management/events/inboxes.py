@@ -33,7 +33,7 @@ def _relays(using: str) -> list[dict[str, Any]]:
         {
             "relay": one.consumer,
             "topic": one.topic,
-            "to": type(declared[one.consumer].to).__name__,
+            "to": declared[one.consumer].sends_to,
             "partition": None if one.partition == models.Position.ALL else one.partition,
             "position": one.position,
             "lag": one.lag,

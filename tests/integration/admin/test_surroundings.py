@@ -13,7 +13,7 @@ from django.test import override_settings
 from django.urls import clear_script_prefix, path, set_script_prefix
 from django.utils import timezone
 
-from django_events import Draft, declarations
+from django_events import Draft, declarations, redis_stream
 from django_events.admin.topics import log as log_pages
 from django_events.models import BufferedEvent, Consumer, DeadLetter, Overview, ScheduledEvent
 from django_events.statements import log_table
@@ -188,6 +188,12 @@ def test_a_consumer_that_spark_moves(olga, undeclared):
         answer = olga.post(address("consumer", consumer, f"act/{name}"), asked, follow=True)
         assert answer.status_code == 200, name
     assert olga.get(address("topic", topic, "log/1")).status_code == 200
+
+
+def test_a_relay_shows_where_it_sends(olga, lanes, make_relay):
+    declared = make_relay(lanes, to=redis_stream("shop.lanes", broker="redis here"))
+
+    assert "redis here shop.lanes" in olga.get(address("consumer", consumer_of(declared))).content.decode()
 
 
 @contextmanager
