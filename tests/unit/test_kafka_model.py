@@ -402,20 +402,21 @@ def test_a_batch_that_is_too_large_is_refused(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", ["a refusal", "no answer in time"])
-def test_a_producer_goes_on_behind_an_error_with_its_next_epoch(model, trouble):
+@pytest.mark.parametrize(("trouble", "aborted"), [("a refusal", 2), ("no answer in time", 1)])
+def test_a_producer_goes_on_behind_an_error_with_its_next_epoch(model, trouble, aborted):
+    """A batch that was refused leaves a gap in the numbers, which librdkafka finds out in the next transaction."""
     model.topic("things", partitions=1, max_bytes=500)
-    producer = producer_of(model, transaction_timeout_ms=1_500, socket_timeout_ms=500)
+    producer = producer_of(model, message_timeout_ms=1_000, socket_timeout_ms=500)
     if trouble == "no answer in time":
         model.fault("swallow", "Produce", times=-1)
-    producer.begin_transaction()
-    producer.produce("things", b"x" * (500 if trouble == "a refusal" else 1))
-    with pytest.raises(KafkaException) as refused:
-        producer.commit_transaction(20)
-    assert refused.value.args[0].txn_requires_abort()
-
-    model.release()
-    producer.abort_transaction(20)
+    for number in range(aborted):
+        producer.begin_transaction()
+        producer.produce("things", b"x" * (500 if trouble == "a refusal" and number == 0 else 1))
+        with pytest.raises(KafkaException) as refused:
+            producer.commit_transaction(20)
+        assert refused.value.args[0].txn_requires_abort()
+        model.release()
+        producer.abort_transaction(20)
 
     begin(producer, b"one")
     producer.commit_transaction(20)
