@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from django_events.event_columns import EVENT
+
+M = TypeVar("M")
+Model = type[M]  # named outside of the class, where `type` is an event's
 
 
 class ReceivedEvent:
@@ -77,6 +80,13 @@ class ReceivedEvent:
         # The room above knows the schemas, so it is entered with the call.
         _set_data(self, import_module("django_events.contracts.reading").data_of(self))
         return self._data
+
+    def data_as(self, model: Model[M]) -> M:
+        """`data` of this model, for type checkers; UnfitEvent if it is of another one, or if there is no payload."""
+        data = self.data
+        if not isinstance(data, model):
+            raise import_module("django_events.contracts.reading").of_another_model(self, data, model)
+        return data
 
     @property
     def body(self) -> bytes | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from django_events.contracts.contract import FIRST, VERSION, Contract
 from django_events.contracts.misfits import Misfit
-from django_events.declarations import DeclaredTopic, registry
+from django_events.declarations import DeclaredTopic, registry, schema_of
 from django_events.event_columns import EVENT
 from django_events.exceptions import Invalid, UnfitEvent
 from django_events.received import ReceivedEvent
@@ -29,6 +29,23 @@ def data_of(event: ReceivedEvent) -> Any:
         return read(declared, event)
     except Misfit as misfit:
         raise UnfitEvent(f"Event {event.address} of type {event.type!r} doesn't fit: {misfit}.") from misfit.__cause__
+
+
+def of_another_model(event: ReceivedEvent, data: Any, model: type[Any]) -> UnfitEvent:
+    """Why the data of an event is no instance of a model that was asked for."""
+    what, asked = f"Event {event.address} of type {event.type!r}", _named(model)
+    if data is None:
+        why = "was erased" if event.erased else "is a tombstone"
+        return UnfitEvent(f"{what} {why}, so it has no data as {asked}. Look whether event.data is None first.")
+    return UnfitEvent(
+        f"{what} has data of {_named(type(data))}, and {asked} was asked for. Name the types that the consumer gets, "
+        "types=[…], or match event.data, which may be of any model."
+    )
+
+
+def _named(model: type[Any]) -> str:
+    schema = schema_of(model)
+    return model.__qualname__ if schema is None else f"{model.__qualname__} ({schema})"
 
 
 def read(topic: DeclaredTopic, event: ReceivedEvent) -> Any:

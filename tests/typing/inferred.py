@@ -143,6 +143,14 @@ def read(event: ReceivedEvent) -> None:
     assert_type(event.type, str)
     assert_type(event.key, str | None)
     assert_type(event.value, Any)  # whatever JSON there is
+    assert_type(event.data, Any)  # of whichever model its type has
+    assert_type(event.data_as(OrderPlaced), OrderPlaced)
+    assert_type(event.data_as(OrderPlaced).customer, str)
+    match event.data:
+        case OrderPlaced(customer=customer):
+            assert_type(customer, str)
+    if isinstance(event.data, OrderPlaced):
+        assert_type(event.data, OrderPlaced)
     assert_type(event.body, bytes | None)
     assert_type(event.metadata, dict[str, Any])
     assert_type(event.published_at, datetime)

@@ -1,5 +1,7 @@
 """Wrong uses that a type checker must refuse. mypy warns of a `type: ignore` that ignores nothing, so each must."""
 
+from pydantic import BaseModel
+
 from django_events import (
     BufferedWriter,
     ReceivedEvent,
@@ -17,6 +19,12 @@ from django_events import (
 from django_events.models import Sample, Topic
 
 orders = topic("orders")
+
+
+class Placed(BaseModel):
+    customer: str
+
+
 
 topic("orders", partitions="8")  # type: ignore[arg-type]
 topic("orders", partition=8)  # type: ignore[call-arg]
@@ -43,6 +51,8 @@ def takes_two(event: ReceivedEvent, other: int) -> None: ...
 def bill(event: ReceivedEvent) -> None:
     event.key.upper()  # type: ignore[union-attr]
     event.key = "new"  # type: ignore[misc]
+    event.data_as(Placed).customre  # type: ignore[attr-defined]  # noqa: B018
+    event.data_as("order.placed")  # type: ignore[arg-type]
     event.vaule  # type: ignore[attr-defined]  # noqa: B018
 
 

@@ -313,6 +313,29 @@ def test_data_is_made_once_and_anew_after_forget():
     assert one.data == before and one.data is not before
 
 
+def test_data_as_is_the_model_that_was_asked_for():
+    orders = placed()
+    one = event('{"customer": "Ada", "total": 1}')
+    assert one.data_as(orders.schemas[0]) is one.data
+    assert one.data_as(Placed) is one.data  # a class that it inherits
+
+
+def test_data_as_another_model_says_which_it_is():
+    orders = placed(undescribed="pass", compact=True)
+    asked = orders.schemas[0]
+    other = schema("placed", version=2)(type("Newer", (Placed,), {}))
+    one = event('{"customer": "Ada", "total": 1}')
+    for read, said in (
+        (lambda: one.data_as(other), r"orders/7 of type 'placed' has data of Placed \('placed' version 1\), and Newer"),
+        (lambda: event("{}", type="x").data_as(asked), r"of type 'x' has data of dict, and Placed \('placed' version 1"),
+        (lambda: event("null").data_as(asked), r"is a tombstone, so it has no data as Placed"),
+        (lambda: received(BufferRow(None, "placed", None, None, "{}", None)).data_as(asked), r"was erased, so it has"),
+        (lambda: event('{"total": 1}').data_as(asked), r"doesn't fit: \$\.customer: Field required"),
+    ):
+        with pytest.raises(UnfitEvent, match=said):
+            read()
+
+
 @settings(deadline=None)
 @given(newest=st.integers(1, 8), at=st.integers(1, 8))
 def test_a_chain_of_upcasters_runs_each_step_once_and_in_order(newest, at):
