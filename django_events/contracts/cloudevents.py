@@ -32,7 +32,12 @@ _IS_PLAIN = re.compile(f"[{re.escape(_PLAIN)}]*").fullmatch
 
 def structured(event: ReceivedEvent) -> dict[str, Any]:
     """An event as one JSON object."""
-    return {**attributes(event), **trace(event), **data(event)}
+    return around(event, data(event))
+
+
+def around(event: ReceivedEvent, payload: Mapping[str, Any]) -> dict[str, Any]:
+    """A payload as one JSON object with the attributes of an event."""
+    return {**attributes(event), **trace(event), **payload}
 
 
 def binary(event: ReceivedEvent) -> tuple[dict[str, str], bytes]:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from datetime import timedelta
 from types import FrameType
-from typing import Any
+from typing import Any, Literal, get_args
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import PermissionDenied
@@ -32,6 +32,7 @@ from django.http import (
 
 from django_events import sql, telemetry
 from django_events.conf import settings
+from django_events.contracts import cloudevents
 from django_events.exceptions import EventExpired, EventsError, Invalid, LogReplaced, UnreadableEvent
 from django_events.live import positions
 from django_events.live.listening import LiveListener, Topics, listen
@@ -42,6 +43,7 @@ logger = logging.getLogger("django_events.live")
 
 Authorize = Callable[[HttpRequest], Any]
 Transform = Callable[[ReceivedEvent], Any]
+SentForm = Literal["json", "cloudevent"]
 
 FIFTEEN_SECONDS, TWO_SECONDS = timedelta(seconds=15), timedelta(seconds=2)
 FILTERS = {"types", "keys", "where"}
@@ -54,6 +56,7 @@ def sse(
     *,
     authorize: Authorize,
     transform: Transform | None = None,
+    form: SentForm = "json",
     heartbeat: timedelta = FIFTEEN_SECONDS,
     retry: timedelta = TWO_SECONDS,
     using: str | None = None,
@@ -62,8 +65,11 @@ def sse(
 
     `authorize` gets the request, and returns the filter of this user, a dict with `types`, `keys` and `where`, of which
     none is needed; None and PermissionDenied refuse it. `transform` gets an event and returns what is sent of it, None
-    for nothing. It may be a coroutine function, as `authorize` may be.
+    for nothing. It may be a coroutine function, as `authorize` may be. With form="cloudevent" each event is sent as a
+    CloudEvent, one JSON object, and what `transform` returns is its data.
     """
+    if form not in get_args(SentForm):
+        raise Invalid(f"form is {form!r}, expected {' or '.join(map(repr, get_args(SentForm)))}.")
     names = set(listen(topics).names)  # refuses topics that make no sense
 
     @transaction.non_atomic_requests
@@ -90,9 +96,8 @@ def sse(
         def anew() -> LiveListener:
             return listen(topics, using=using, **filters)
 
-        return EventStream(
-            listener, anew, transform, heartbeat=heartbeat, retry=retry, is_async=isinstance(request, ASGIRequest)
-        )
+        is_async = isinstance(request, ASGIRequest)
+        return EventStream(listener, anew, transform, form, heartbeat=heartbeat, retry=retry, is_async=is_async)
 
     return view
 
@@ -124,6 +129,7 @@ class EventStream(StreamingHttpResponse):
         listener: LiveListener,
         anew: Callable[[], LiveListener],
         transform: Transform | None,
+        form: SentForm,
         *,
         heartbeat: timedelta,
         retry: timedelta,
@@ -133,6 +139,7 @@ class EventStream(StreamingHttpResponse):
         self._listener = listener
         self._anew = anew
         self._transform = transform
+        self._form = form
         self._heartbeat = heartbeat.total_seconds()
         self._begin = f"retry: {retry.total_seconds() * 1000:.0f}\n"
         self._over = False
@@ -209,7 +216,7 @@ class EventStream(StreamingHttpResponse):
         if event is None:
             return _heartbeat(listener)
         try:
-            return _written(event, self._data(event, _called), listener)
+            return _written(event, self._data(event), listener)
         except Exception as error:
             return _left_out(event, error, listener)
 
@@ -218,13 +225,20 @@ class EventStream(StreamingHttpResponse):
             return _heartbeat(listener)
         try:
             if self._transform is not None and iscoroutinefunction(self._transform):
-                return _written(event, await self._transform(event), listener)
-            return _written(event, self._data(event, _called), listener)
+                return _written(event, self._formed(event, await self._transform(event)), listener)
+            return _written(event, self._data(event), listener)
         except Exception as error:
             return _left_out(event, error, listener)
 
-    def _data(self, event: ReceivedEvent, call: Callable[..., Any]) -> Any:
-        return _as_it_is(event) if self._transform is None else call(self._transform, event)
+    def _data(self, event: ReceivedEvent) -> Any:
+        if self._transform is not None:
+            return self._formed(event, _called(self._transform, event))
+        return _as_it_is(event) if self._form == "json" else _as_cloudevent(event)
+
+    def _formed(self, event: ReceivedEvent, transformed: Any) -> Any:
+        if transformed is None or self._form == "json":
+            return transformed
+        return json.dumps(cloudevents.around(event, {"data": without_masked(_plain(transformed))}))
 
     def _heading(self, listener: LiveListener) -> bytes:
         """The position at which it begins: a browser that is cut off before the first event resumes there."""
@@ -246,6 +260,14 @@ def _as_it_is(event: ReceivedEvent) -> dict[str, Any]:
     except (UnreadableEvent, ValueError, RecursionError) as error:
         return {**said, "value": None, "unreadable": str(error), "logged_at": event.logged_at}
     return {**said, "value": value, "logged_at": event.logged_at}
+
+
+def _as_cloudevent(event: ReceivedEvent) -> str:
+    """A text, because fields are masked in the data only: an attribute may be called like a masked field."""
+    try:
+        return json.dumps(cloudevents.structured(event))
+    except (UnreadableEvent, ValueError, RecursionError) as error:
+        return json.dumps(cloudevents.around(event, {"data": None, "unreadable": str(error)}))
 
 
 def _written(event: ReceivedEvent, data: Any, listener: LiveListener) -> bytes:

@@ -25,7 +25,6 @@ class Placed(BaseModel):
     customer: str
 
 
-
 topic("orders", partitions="8")  # type: ignore[arg-type]
 topic("orders", partition=8)  # type: ignore[call-arg]
 topic()  # type: ignore[call-arg]

@@ -327,7 +327,10 @@ def test_data_as_another_model_says_which_it_is():
     one = event('{"customer": "Ada", "total": 1}')
     for read, said in (
         (lambda: one.data_as(other), r"orders/7 of type 'placed' has data of Placed \('placed' version 1\), and Newer"),
-        (lambda: event("{}", type="x").data_as(asked), r"of type 'x' has data of dict, and Placed \('placed' version 1"),
+        (
+            lambda: event("{}", type="x").data_as(asked),
+            r"of type 'x' has data of dict, and Placed \('placed' version 1",
+        ),
         (lambda: event("null").data_as(asked), r"is a tombstone, so it has no data as Placed"),
         (lambda: received(BufferRow(None, "placed", None, None, "{}", None)).data_as(asked), r"was erased, so it has"),
         (lambda: event('{"total": 1}').data_as(asked), r"doesn't fit: \$\.customer: Field required"),

@@ -77,9 +77,9 @@ def _structured(event: ReceivedEvent, written: bytes, returned: bytes | None) ->
     elif event.erased or event.body is not None:
         data = cloudevents.data(event)
     else:
-        around = cloudevents.encoded({**cloudevents.attributes(event), **cloudevents.trace(event)})
+        around = cloudevents.encoded(cloudevents.around(event, {}))
         return around.removesuffix(b"}") + b',"data":' + written + b"}"
-    return cloudevents.encoded({**cloudevents.attributes(event), **cloudevents.trace(event), **data})
+    return cloudevents.encoded(cloudevents.around(event, data))
 
 
 def _with_value(event: ReceivedEvent, value: Any) -> ReceivedEvent:

@@ -19,6 +19,7 @@ from django.test import override_settings
 from django.urls import path
 
 from django_events import Draft, end_streams, publish_many, sse
+from django_events.exceptions import Invalid
 from django_events.live import server_sent_events
 from django_events.maintaining.expiring import expire
 from django_events.models import Topic
@@ -46,10 +47,16 @@ def shouted(event):
     return None if event.value == "quiet" else f"{event.value}!\nTwice."
 
 
+async def shouted_later(event):
+    return None if event.value is None else {"said": f"{event.value['n']}!", "card": "4711"}
+
+
 urlpatterns = [
     path("things/", sse("things", authorize=authorize)),
     path("both/", sse(["things", "lanes"], authorize=authorize)),
     path("shouted/", sse("things", authorize=authorize, transform=shouted)),
+    path("clouds/", sse("things", authorize=authorize, form="cloudevent")),
+    path("shouted-clouds/", sse("things", authorize=authorize, transform=shouted_later, form="cloudevent")),
     path("plain/", lambda request: HttpResponse("plain")),
 ]
 
@@ -177,6 +184,32 @@ def test_what_is_sent_can_be_chosen_and_what_fails_is_left_out(port, things):
     with streaming(port, "/shouted/", last="things/0") as response:
         [one] = events(response, 1)
     assert (one["id"], one["data"]) == ("things/3", "loud!\nTwice.")
+
+
+def test_events_can_be_cloudevents_without_masked_fields(port, things):
+    with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["card", "id"]}):
+        fill(
+            things, {"card": "4711", "n": 1}, type="order.paid", key="7", metadata={"schema_version": 2, "user": "ada"}
+        )
+        publish_many(things, [Draft(body=b"4711"), Draft(value={"n": 2})])
+        transfer_all()
+        with streaming(port, "/clouds/", last="things/0") as response:
+            paid, body, _ = events(response, 3)
+        with streaming(port, "/shouted-clouds/", last="things/0") as response:
+            one, other = events(response, 2)
+    assert (paid["event"], paid["id"], other["id"]) == ("order.paid", "things/1", "things/3")
+    told = json.loads(paid["data"])
+    assert told.pop("time").endswith("Z")
+    attributes = {"specversion": "1.0", "id": "things/1", "source": "/things", "type": "order.paid", "subject": "7"}
+    assert told == {**attributes, "schemaversion": "2", "data": {"card": "•••", "n": 1}}
+    assert json.loads(body["data"])["data_base64"] is None
+    told = json.loads(one["data"])
+    assert (told["id"], told["data"]) == ("things/1", {"said": "1!", "card": "•••"})
+
+
+def test_a_form_that_there_is_not_is_refused():
+    with pytest.raises(Invalid, match="form is 'cloudevent_binary', expected 'json' or 'cloudevent'"):
+        sse("things", authorize=authorize, form="cloudevent_binary")
 
 
 def test_what_has_expired_is_told_and_it_goes_on(port, make_topic):
