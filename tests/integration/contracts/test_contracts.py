@@ -35,8 +35,10 @@ from django_events import (
 from django_events.exceptions import InvalidEvent, UnfitEvent
 from django_events.models import BufferedEvent, DeadLetter, Event
 from django_events.observing.log_fit import fit
+from django_events.received import ReceivedEvent
 from django_events.testing import assert_published, deliver, drain, isolate_declarations, published
 from tests.support.fix_topics import transfer_all
+from tests.support.projecting_app.models import CustomerTotal
 
 pytestmark = [pytest.mark.requirement("X9"), pytest.mark.usefixtures("transactional_db")]
 
@@ -198,12 +200,49 @@ def test_handlers_get_the_newest_version_of_whatever_is_in_the_log(orders, make_
     assert seen == [bob, bob, ADA]
 
 
-def test_batches_and_projections_read_models_too(orders, make_consumer):
+def test_batches_read_models_too(orders, make_consumer):
     seen: list[Any] = []
     make_consumer(orders, name="reader", batch_size=10, handler=lambda events: seen.extend(one.data for one in events))
     orders.publish_many([Draft(value=ADA), Draft(value=Paid(card="1"))])
     drain("reader")
     assert seen == [ADA, Paid(card="1")]
+
+
+@pytest.mark.parametrize("batch_size", [1, 10])
+def test_projections_read_models_of_the_newest_version(orders, make_projection, batch_size):
+    def add(row: CustomerTotal, event: ReceivedEvent) -> None:
+        placed = event.data_as(Placed)
+        row.orders += 1
+        row.total += placed.total
+        row.seen = [*row.seen, placed.currency]
+
+    totals = make_projection(
+        orders, into=CustomerTotal, fold=add, key=lambda event: event.data.customer, batch_size=batch_size
+    )
+    unchecked(orders, Draft(value=OLD, type="order.placed"), Draft(value=OLD, type="order.placed"))
+    orders.publish(Placed(customer="Bob", total=Decimal("0.05"), currency="CHF"))
+    orders.publish(Placed(customer="Ada", total=Decimal(7), currency="EUR"))
+    drain("totals")
+    found = {row.customer: (row.orders, row.total, row.seen) for row in CustomerTotal.objects.all()}
+    assert found == {
+        "Bob": (3, Decimal("3.05"), ["EUR", "EUR", "CHF"]),
+        "Ada": (1, Decimal("7.00"), ["EUR"]),
+    }
+    checked = totals.check()
+    assert (checked.drifts, checked.failed, checked.keys) == ([], [], 2)
+
+
+def test_a_projection_fails_what_does_not_fit_and_goes_on(orders, make_projection):
+    def add(row: CustomerTotal, event: ReceivedEvent) -> None:
+        row.total += event.data_as(Placed).total
+
+    make_projection(orders, into=CustomerTotal, fold=add, key="$.customer", retry=ONCE)
+    unchecked(orders, Draft(value={"customer": "Bob", "total": "x"}, type="order.placed"))
+    orders.publish(Placed(customer="Bob", total=Decimal(7), currency="EUR"))
+    drain("totals", raise_errors=False)
+    assert list(CustomerTotal.objects.values_list("customer", "total")) == [("Bob", Decimal(7))]
+    [letter] = DeadLetter.objects.filter(consumer__name="totals")
+    assert "Event described/1 of type 'order.placed' doesn't fit: $.total: Input should be a valid d" in letter.error
 
 
 def test_what_does_not_fit_is_a_failure_like_any_other(orders, make_consumer):
