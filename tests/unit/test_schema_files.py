@@ -1,8 +1,12 @@
 """Schemas as files: written, compared, and rendered for others. No database."""
 
 import json
+import os
+import sys
 from datetime import UTC, datetime
-from typing import Any
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -17,6 +21,7 @@ from django_events.exceptions import Refused
 from django_events.outward.bodies import written as message_of
 from django_events.received import ReceivedEvent
 from django_events.testing import isolate_declarations
+from testproject.shop.contracts import OrderPaid, OrderPlaced, OrderPlacedBefore
 
 pytestmark = pytest.mark.requirement("X9")
 
@@ -264,6 +269,43 @@ def test_the_catalog_is_an_asyncapi_document():
     assert f"{name}.Line" in found["components"]["schemas"]
     references_resolve(found, found)
     assert json.loads(run("catalog", "--title", "Shop", "--release", "2026-11")[1]) == found
+
+
+def asyncapi_schema() -> Any:
+    """AsyncAPI's own, which isn't copied to here: `npm install -g --prefix .venv @asyncapi/specs` puts it there."""
+    for folder in (f"{sys.prefix}/lib/node_modules", *os.environ.get("NODE_PATH", "").split(os.pathsep)):
+        path = Path(folder, "@asyncapi/specs/schemas/3.0.0.json")
+        if folder and path.is_file():
+            return json.loads(path.read_text(encoding="utf-8"))
+    return pytest.skip("AsyncAPI's schema is not installed: npm install -g --prefix .venv @asyncapi/specs")
+
+
+class Tree(BaseModel):
+    """A model with itself in it, and with what else has definitions and alternatives."""
+
+    at: datetime
+    total: Decimal | None = None
+    sort: Literal["a", "b"] = "a"
+    children: "list[Tree]" = []
+    by_name: dict[str, Line | int] = {}
+    pair: tuple[int, str] | None = None
+
+
+@pytest.mark.parametrize("of", ["the shop", "each kind of field", "odd names", "nothing"])
+def test_the_catalog_fits_the_schema_of_asyncapi(of):
+    validator = pytest.importorskip("jsonschema").Draft7Validator(asyncapi_schema())
+    if of == "the shop":
+        topics = [topic("orders", schemas=[OrderPlaced, OrderPlacedBefore, OrderPaid], undescribed="pass")]
+        consumer("orders", name="billing")(print)
+    elif of == "each kind of field":
+        topics = [topic("trees", schemas=[schema("tree")(Tree)]), topic("orders", schemas=[schema("wide")(Wider)])]
+        consumer("trees", "orders", name="both")(print)
+    else:
+        named = schema("ä / #~1 {x}")(type("Odd", (Placed,), {}))
+        topics = [topic("odd.name-1_x", schemas=[named])] if of == "odd names" else []
+    found = json.loads(json.dumps(document(topics, title="Shop", version="1")))
+    assert [(one.json_path, one.message) for one in validator.iter_errors(found)] == []
+    references_resolve(found, found)
 
 
 def references_resolve(part: Any, root: Any) -> None:
