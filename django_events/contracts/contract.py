@@ -53,10 +53,14 @@ class Contract:
                 "or declare compatibility='forward', where older code may read newer events"
             )
         if version < newest:
-            value = self.upcast(type, version, json.loads(text))
+            try:
+                value = json.loads(text)
+            except RecursionError:
+                raise Misfit("it is nested too deep: maximum recursion depth exceeded") from None
+            value = self.upcast(type, version, value)
             try:
                 text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, RecursionError) as error:
                 kind = error.__class__.__name__
                 raise Misfit(f"what the upcasters of {type!r} made of version {version} is no JSON ({kind})") from None
         return _validated(self.models[type, newest], text)

@@ -1,7 +1,11 @@
 """Schemas of events, before a database has a part in it: declared, checked at publish, upcast and read."""
 
+import copy
+import json
 import logging
+import re
 import traceback
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -353,6 +357,157 @@ def test_a_chain_of_upcasters_runs_each_step_once_and_in_order(newest, at):
         else:
             assert one.data.root == list(range(at, newest))
         assert not list(problems_of_chains())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+# What a step makes of a value, whatever shape that has; some change what they are given.
+STEPS: dict[str, Callable[[Any], Any]] = {
+    "wrapped": lambda value: {"was": value},
+    "listed": lambda value: [value, value],
+    "as text": lambda value: json.dumps(value),
+    "told": lambda value: {"is": type(value).__name__, "of": [value]},
+    "grown": lambda value: (value.append(len(value)), value)[1] if isinstance(value, list) else [value],
+    "keyed": lambda value: (value.update(n=len(value)), value)[1] if isinstance(value, dict) else {"n": value},
+}
+
+
+def no_number(value: Any) -> Any:
+    return {"total": float("nan")}
+
+
+def no_json(value: Any) -> Any:
+    return {"total": Decimal(1)}
+
+
+def circle(value: Any) -> Any:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+def too_deep(value: Any) -> Any:
+    found: list[Any] = []
+    for _ in range(100_000):
+        found = [found]
+    return found
+
+
+def missing(value: Any) -> Any:
+    return {}["total"]
+
+
+NO_JSON = r"what the upcasters of 'placed' made of version {at} is no JSON"
+BROKEN: dict[Callable[[Any], Any], str] = {
+    no_number: rf"{NO_JSON} \(ValueError\)",
+    no_json: rf"{NO_JSON} \(TypeError\)",
+    circle: rf"{NO_JSON} \(ValueError\)",
+    too_deep: rf"{NO_JSON} \(RecursionError\)",
+    missing: r"the upcaster of placed from version {step} failed: KeyError: 'total'",
+    lambda value: (
+        None
+    ): r"the upcaster of placed from version {step} returned None, expected the value of version {next}",
+}
+
+
+@settings(deadline=None)
+@given(value=JSON, steps=st.lists(st.sampled_from(list(STEPS)), max_size=8), data=st.data())
+def test_a_chain_makes_of_any_value_what_its_steps_make_of_it(value, steps, data):
+    at = data.draw(st.integers(1, len(steps) + 1))
+    expected = copy.deepcopy(value)
+    for step in steps[at - 1 :]:
+        expected = STEPS[step](expected)
+    with isolate_declarations():
+        for version, step in enumerate(steps, 1):
+            upcaster("placed", version)(STEPS[step])
+        topic("orders", schemas=[versions(len(steps) + 1)])
+        one = event(json.dumps(value), f'{{"schema_version": {at}}}')
+        assert one.data.root == expected and one.data is one.data
+        one.forget()
+        assert one.data.root == expected  # the same once more, though steps changed what they were given
+        assert one.value == value
+        assert not list(problems_of_chains())
+
+
+@settings(deadline=None)
+@given(newest=st.integers(1, 8), known=st.sets(st.integers(1, 8)), steps=st.sets(st.integers(1, 7)))
+def test_a_gap_is_named_at_start_up_and_where_an_event_is_read(newest, known, steps):
+    known, steps = {newest, *(one for one in known if one <= newest)}, {one for one in steps if one < newest}
+    gaps = [one for one in range(min(known | steps), newest) if one not in steps]
+    with isolate_declarations():
+        for step in steps:
+            upcaster("placed", step)(lambda value: value)
+        topic("orders", schemas=[versions(one) for one in known])
+        said = [problem for _, problem in problems_of_chains()]
+        assert [re.findall(r"from version (\d) to (\d)", one) for one in said] == [
+            [(str(gap), str(gap + 1))] for gap in gaps
+        ]
+        for at in range(1, newest + 1):
+            one = event('{"a": [1]}', f'{{"schema_version": {at}}}')
+            missing = next((step for step in range(at, newest) if step not in steps), None)
+            if missing is None:
+                assert one.data.root == {"a": [1]}
+            else:
+                with pytest.raises(UnfitEvent, match=rf"there is no upcaster of 'placed' from version {missing}:"):
+                    _ = one.data
+                assert at < min(known | steps) or missing in gaps
+
+
+@settings(deadline=None)
+@given(newest=st.integers(2, 8), broken=st.sampled_from(list(BROKEN)), data=st.data())
+def test_a_failing_step_is_a_value_that_does_not_fit(newest, broken, data):
+    step, at = data.draw(st.integers(1, newest - 1)), data.draw(st.integers(1, newest))
+    with isolate_declarations():
+        for one in range(1, newest):
+            upcaster("placed", one)(broken if one == step else lambda value: value)
+        topic("orders", schemas=[versions(newest)])
+        read = event('{"total": 1}', f'{{"schema_version": {at}}}')
+        if at > step:
+            assert read.data.root == {"total": 1}
+            return
+        said = BROKEN[broken].format(at=at, step=step, next=step + 1)
+        for _ in range(2):  # what failed isn't kept
+            with pytest.raises(UnfitEvent, match=rf"^Event orders/7 of type 'placed' doesn't fit: {said}\.$"):
+                _ = read.data
+
+
+def test_what_a_chain_makes_must_fit_and_the_field_is_named():
+    topic("orders", schemas=[schema("placed", version=3)(type("Model", (Placed,), {}))])
+    upcaster("placed", 1)(lambda value: {**value, "lines": [{"sku": "a", "quantity": -value["n"]}]})
+    upcaster("placed", 2)(lambda value: {**value, "total": "much"})
+    with pytest.raises(UnfitEvent) as raised:
+        _ = event('{"customer": "Ada", "n": 7}').data
+    assert str(raised.value) == (
+        "Event orders/7 of type 'placed' doesn't fit: $.total: Input should be a valid decimal; $.lines[0].quantity: "
+        "Input should be greater than 0."
+    )
+
+
+@pytest.mark.parametrize("depth", [1_500, 100_000])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_value_that_is_nested_too_deep_does_not_fit(depth, version):
+    topic("orders", schemas=[versions(2)])
+    upcaster("placed", 1)(lambda value: value)
+    with pytest.raises(UnfitEvent, match=r"^Event orders/7 of type 'placed' doesn't fit: .*recursion"):
+        _ = event("[" * depth + "]" * depth, f'{{"schema_version": {version}}}').data
+
+
+@pytest.mark.parametrize("compatibility", ["backward", "none", "forward", "full"])
+def test_a_version_that_is_newer_than_all_known_is_read_where_that_was_promised(compatibility):
+    topic("orders", schemas=[schema("placed")(type("Model", (Placed,), {}))], compatibility=compatibility)
+    newer = event('{"customer": "Ada", "total": 1, "currency": "EUR"}', '{"schema_version": 7}')
+    other = event('{"customer": "Ada", "currency": "EUR"}', '{"schema_version": 7}')
+    if compatibility in ("forward", "full"):
+        assert newer.data.total == 1
+        with pytest.raises(UnfitEvent, match=r"doesn't fit: \$\.total: Field required"):
+            _ = other.data
+        return
+    for one in (newer, other):
+        with pytest.raises(UnfitEvent, match="its version 7 is newer than 1, which is the newest one here"):
+            _ = one.data
 
 
 def test_an_event_without_a_version_is_of_the_first():
