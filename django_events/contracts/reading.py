@@ -69,6 +69,12 @@ def read(topic: DeclaredTopic, event: ReceivedEvent) -> Any:
     return contract.read(event.type, _version_of(event.metadata), text)
 
 
+def is_newer(topic: DeclaredTopic, event: ReceivedEvent) -> bool:
+    """Whether an event that can be read has a version that is newer than the newest one here."""
+    newest = topic.contract.newest.get(event.type)
+    return newest is not None and not event.erased and _version_of(event.metadata) > newest
+
+
 def _version_of(metadata: Any) -> int:
     """The version that an event says, or the first one where it says none."""
     given = metadata.get(VERSION) if isinstance(metadata, Mapping) else None

@@ -13,7 +13,7 @@ from django_events import models, sql
 from django_events.consuming.reading import ALL, Rows, bounded
 from django_events.consuming.unread import UnreadEvent
 from django_events.contracts.misfits import Misfit, said
-from django_events.contracts.reading import read
+from django_events.contracts.reading import is_newer, read
 from django_events.declarations import DeclaredTopic, registry
 from django_events.exceptions import EventsError
 from django_events.log.floors import floors_of
@@ -36,7 +36,10 @@ class MisfitEvent(NamedTuple):
 
 
 class LogFit(NamedTuple):
-    """How much of a log was looked at, what of it was described, and the first events that don't fit."""
+    """How much of a log was looked at, what of it was described, and the first events that don't fit.
+
+    `newer` of them fit the newest model, though they are of a version that is newer: newer code published them.
+    """
 
     topic: str
     after: int
@@ -45,6 +48,7 @@ class LogFit(NamedTuple):
     events: int
     undescribed: int
     misfits: int
+    newer: int
     first: list[MisfitEvent]
     interrupted: bool
 
@@ -65,13 +69,13 @@ def fit(
     [[last_id]] = sql.fetch(using, sql.shared.last_id.on(topic_id=topic.pk, log=log, floor=floor))
     after = max(after, floor)
     until = last_id if limit is None else min(after + limit, last_id)
-    at, events, undescribed, misfits, interrupted = after, 0, 0, 0, False
+    at, events, undescribed, misfits, newer, interrupted = after, 0, 0, 0, 0, False
     first: list[MisfitEvent] = []
     try:
         while at < until:
             upper = min(at + AT_ONCE, until)
             found: list[MisfitEvent] = []
-            known = passed = 0
+            known = passed = ahead = 0
             for event in _events(using, topic, at, upper):
                 if event.type not in declared.contract.newest and declared.undescribed == "pass":
                     passed += 1
@@ -79,13 +83,15 @@ def fit(
                 known += 1
                 if problems := _problems(declared, event):
                     found.append(MisfitEvent(event.address, event.id, event.type, problems))
+                elif is_newer(declared, event):
+                    ahead += 1
             # All of a range at once: Ctrl-C leaves a range out, or has it whole.
             at, events, undescribed = upper, events + known, undescribed + passed
-            misfits, first = misfits + len(found), (first + found)[:TOLD]
+            misfits, newer, first = misfits + len(found), newer + ahead, (first + found)[:TOLD]
             on_progress(topic.name, at)
     except KeyboardInterrupt:
         interrupted = True
-    return LogFit(topic.name, after, at, last_id, events, undescribed, misfits, first, interrupted)
+    return LogFit(topic.name, after, at, last_id, events, undescribed, misfits, newer, first, interrupted)
 
 
 def _problems(declared: DeclaredTopic, event: ReceivedEvent) -> tuple[str, ...]:

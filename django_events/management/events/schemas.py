@@ -124,6 +124,9 @@ def _lines(found: LogFit) -> list[str]:
         lines = [f"{found.topic}: no events behind id {found.after:,}."]
     else:
         lines = [f"{proved}: {what}{passed}, {fits}."]
+    if found.newer:
+        newer = f"{count(found.newer, 'event')} of a newer version than the newest one here, whose model reads them"
+        lines.append(f"  {newer}. Newer code published them.")
     lines += [_misfit(one) for one in found.first]
     if found.misfits > len(found.first):
         lines.append(f"  … and {found.misfits - len(found.first):,} more")

@@ -310,7 +310,7 @@ def look(topic: declarations.DeclaredTopic, *, after: int = 0, limit: int | None
 
 
 def test_the_log_is_proved_up_to_an_id(orders):
-    assert look(orders)[1:7] == (0, 0, 0, 0, 0, 0)
+    assert look(orders)[1:8] == (0, 0, 0, 0, 0, 0, 0)
     orders.publish_many([Draft(value=ADA)] * 5)
     unchecked(orders, Draft(value=OLD, type="order.placed"), Draft(value={"card": 7}, type="order.paid"))
     found = look(orders)
@@ -327,6 +327,77 @@ def test_the_log_is_proved_up_to_an_id(orders):
         "described: ids 1 to 7: 7 events looked at, 1 don't fit.\n"
         "described/7 order.paid: $.card: Input should be a valid string\n"
     )
+
+
+@pytest.mark.parametrize("compatibility", ["backward", "none", "forward", "full"])
+def test_a_newer_version_fits_where_the_newest_model_reads_it(make_topic, compatibility):
+    """As older code finds it that is to be deployed again."""
+    described = make_topic("described", schemas=[Placed, Paid], compatibility=compatibility)
+    unchecked(
+        described,
+        Draft(value={**OLD, "currency": "EUR", "new": 1}, type="order.placed", metadata={"schema_version": 3}),
+        Draft(value={"currency": "EUR"}, type="order.placed", metadata={"schema_version": 3}),
+        Draft(body=b"x", type="other", metadata={"schema_version": 3}),
+        Draft(value={"card": "1"}, type="order.paid", metadata={"schema_version": 1}),
+    )
+    lower(described, undescribed="pass")
+    found, (code, said) = look(described), run("described")
+    assert (code, found.events, found.undescribed) == (1, 3, 1)
+    promised = compatibility in ("forward", "full")
+    assert (found.misfits, found.newer) == ((1, 1) if promised else (2, 0))
+    read_it = (
+        "  1 event of a newer version than the newest one here, whose model reads them. Newer code published them."
+    )
+    newer = "its version 3 is newer than 2, which is the newest one here. Deploy the newer code, or declare"
+    assert (read_it in said, f"described/1 order.placed: {newer}" in said) == (promised, not promised)
+    if promised:
+        assert "described/2 order.placed: $.customer: Field required; $.total: Field required" in said
+    assert run("described", "--limit", "1")[0] == (0 if promised else 1)
+
+
+def undescribed_ways() -> dict[str, tuple[str, str, Callable[[Any], Any]]]:
+    """Each way in: its topic, the type that it publishes, and how."""
+    from tests.support.publishing_app.models import Account, Book
+
+    def write(topic: declarations.DeclaredTopic) -> None:
+        with BufferedWriter(topic) as writer:
+            writer.publish({"a": 1}, type="other")
+
+    return {
+        "publish": ("described", "other", lambda topic: publish(topic, {"a": 1}, type="other")),
+        "publish_many": ("described", "other", lambda topic: publish_many(topic, [Draft(value=1, type="other")] * 2)),
+        "BufferedWriter": ("described", "other", write),
+        "outbox": ("library", "book.created", transaction.atomic(lambda topic: Book.objects.create(title="Emma"))),
+        "capture": ("accounts", "account.created", lambda topic: Account.objects.create(iban="DE1", pin="1")),
+    }
+
+
+@pytest.mark.parametrize("way", ["publish", "publish_many", "BufferedWriter", "outbox", "capture"])
+@pytest.mark.parametrize("schema_check", ["strict", "warn", "off"])
+@pytest.mark.parametrize("undescribed", ["refuse", "pass"])
+def test_a_type_that_no_schema_has_is_refused_or_passes(orders, way, schema_check, undescribed, caplog):
+    """However it gets in, but for what the database writes by itself."""
+    name, kind, do = undescribed_ways()[way]
+    topic = declarations.registry.get(name)
+    transfer_all()
+    before = len(published(topic))
+    told = undescribed == "refuse" and way != "capture" and schema_check != "off"
+    with (
+        described_as(topic, schemas=(Paid,), schema_check=schema_check, undescribed=undescribed),
+        caplog.at_level("WARNING", "django_events.contracts"),
+    ):
+        if told and schema_check == "strict":
+            said = f"Topic '{name}' describes no events of type '{kind}'"
+            with pytest.raises(InvalidEvent, match=said), transaction.atomic():
+                do(topic)
+        else:
+            do(topic)
+    came = published(topic)[before:]
+    assert {one.type for one in came} == (set() if told and schema_check == "strict" else {kind})
+    assert all("schema_version" not in one.metadata for one in came)
+    warned = [one for one in caplog.records if one.name == "django_events.contracts"]
+    assert bool(warned) == (told and schema_check == "warn")
+    assert all((one.topic, one.event_type) == (name, kind) for one in warned)
 
 
 def test_the_log_is_looked_at_in_pieces(orders):
