@@ -36,8 +36,7 @@ def described(topic: DeclaredTopic, value: Any, body: bytes | Unset, type: str, 
     schema = contract.by_model.get(value.__class__)
     if schema is not None:
         return _of_model(contract, schema, value, type, metadata)
-    if (stranger := schema_of(value.__class__)) is not None:
-        raise InvalidEvent(of_no_topic(topic, stranger))
+    refuse_strange_model(topic, value)
     newest = contract.newest.get(type) if isinstance(type, str) else None
     if newest is None:
         if topic.undescribed == "refuse" and topic.schema_check != "off":
@@ -61,9 +60,19 @@ def stamped(metadata: str, version: int) -> str:
     return f"{{{said}" if metadata == "{}" else f"{metadata[:-1]},{said}"
 
 
-def of_no_topic(topic: DeclaredTopic, schema: DeclaredSchema) -> str:
-    """A sentence for a model that the topic doesn't list."""
-    return f"Topic {topic.name!r} has no schema {schema}. Add the model to its schemas."
+def refuse_strange_model(topic: DeclaredTopic, value: Any) -> None:
+    """InvalidEvent for an instance of a model that the topic doesn't list, or that says no type."""
+    model = value.__class__
+    if (schema := schema_of(model)) is not None:
+        raise InvalidEvent(f"Topic {topic.name!r} has no schema {schema}. Add the model to its schemas.")
+    if callable(getattr(model, "model_dump_json", None)):
+        inherited = next((found for base in model.__mro__ if (found := schema_of(base)) is not None), None)
+        why = "" if inherited is None else f": that of {inherited} is of the class that it inherits"
+        raise InvalidEvent(
+            f"The value for topic {topic.name!r} is a {model.__qualname__}, a model that has no @schema of its own"
+            f"{why}. Decorate it, and add it to the schemas of the topic, or publish value.model_dump(mode='json') "
+            "with a type."
+        )
 
 
 def _of_model(contract: Contract, schema: DeclaredSchema, value: Any, type: str, metadata: Any) -> Described:

@@ -38,6 +38,9 @@ def of_error(error: Exception) -> Misfit:
 
 def of_unwritable(error: Exception, model: type[Any]) -> Misfit:
     """Why an instance of a model can't be written: the field, if the error names one. Its text quotes the value."""
+    if isinstance(error, UnicodeDecodeError):
+        both = "ser_json_bytes and val_json_bytes"
+        return Misfit(f"it has bytes that are no UTF-8. Set {both} in its model_config, both to 'base64'")
     fields: Any = getattr(model, "model_fields", {})
     wrong = [name for name in fields if f"field_name='{name}'" in str(error)]
     return Misfit(*([f"$.{name}: is not of its declared type" for name in wrong] or [type(error).__name__]))

@@ -6,7 +6,7 @@ Keys are sorted, so that a change of one field is a change of its lines. Fields 
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from django_events.declarations import DeclaredSchema
 from django_events.masking import is_masked
@@ -61,6 +61,7 @@ def problems_of_model(model: type[Any]) -> Iterator[str]:
         yield f"{name} can't be written as a JSON Schema: {type(error).__name__}: {said}."
         return
     yield from _secrets(taken, name)
+    yield from _bytes(model, set())
     read = {**taken.get("$defs", {}), name: taken}
     for of, part in {**written.get("$defs", {}), name: written}.items():
         for field, about in part.get("properties", {}).items():
@@ -69,6 +70,32 @@ def problems_of_model(model: type[Any]) -> Iterator[str]:
                     f"{of} writes the field {field!r}, and reads it under another name. Give it one alias, instead of "
                     "a serialization_alias and a validation_alias."
                 )
+
+
+def _bytes(model: Any, seen: set[Any]) -> Iterator[str]:
+    """Yield a sentence for each model that writes bytes in another way than it reads them: they come back as others."""
+    seen.add(model)
+    config: Mapping[str, Any] = getattr(model, "model_config", {})
+    writes, reads = (config.get(name, "utf8") for name in ("ser_json_bytes", "val_json_bytes"))
+    fields: Mapping[str, Any] = getattr(model, "model_fields", {})
+    parts = [part for field in fields.values() for part in _parts(field.annotation)]
+    if writes != reads and bytes in parts:
+        yield (
+            f"{model.__name__} writes bytes as {writes!r} and reads them as {reads!r}. Set ser_json_bytes and "
+            "val_json_bytes in its model_config to the same."
+        )
+    for part in parts:
+        if part not in seen and isinstance(getattr(part, "model_fields", None), Mapping):
+            yield from _bytes(part, seen)
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation is made of."""
+    if inner := get_args(annotation):
+        for one in inner:
+            yield from _parts(one)
+    elif isinstance(annotation, type):
+        yield annotation
 
 
 def _marked(part: Any) -> Any:

@@ -11,8 +11,8 @@ from django.core.serializers.json import DjangoJSONEncoder
 
 from django_events import telemetry
 from django_events.conf import settings
-from django_events.contracts.checking import described, of_no_topic, stamped
-from django_events.declarations import DeclaredTopic, schema_of
+from django_events.contracts.checking import described, refuse_strange_model, stamped
+from django_events.declarations import DeclaredTopic
 from django_events.drafts import UNSET, Draft, Unset
 from django_events.exceptions import InvalidEvent
 from django_events.publishing.context import CAUSED_BY, has_context, lone_cause, with_context
@@ -95,8 +95,8 @@ def encode(
     kind, version, check = type, None, None
     if topic.schemas:
         value, kind, version, check = described(topic, value, body, type, metadata)
-    elif value.__class__ is not dict and (schema := schema_of(value.__class__)) is not None:
-        raise InvalidEvent(of_no_topic(topic, schema))
+    elif value.__class__ is not dict:
+        refuse_strange_model(topic, value)
     lone = None
     if has_context():
         lone = lone_cause() if metadata is None and telemetry.tracing is None else None

@@ -616,6 +616,54 @@ def test_models_that_lose_something_are_named():
     assert first.id == "django_events.E017" and __file__ in first.hint
 
 
+def test_bytes_that_would_come_back_as_others_are_named():
+    class Inner(BaseModel):
+        model_config = ConfigDict(ser_json_bytes="base64")
+        blob: bytes | None = None
+
+    class Outer(BaseModel):
+        model_config = ConfigDict(val_json_bytes="hex")  # it has none itself
+        inner: dict[str, list[Inner]] = {}
+        again: "Outer | None" = None
+
+    class Both(BaseModel):
+        model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+        blob: bytes
+
+    topic("orders", schemas=[schema("outer")(Outer), schema("both")(Both)])
+    assert [problem for _, problem in problems_of_schemas()] == [
+        "Inner writes bytes as 'base64' and reads them as 'utf8'. Set ser_json_bytes and val_json_bytes in its "
+        "model_config to the same."
+    ]
+    value = Both(blob=b"\xff\x00")
+    assert received(encoded(declarations.registry.get("orders"), value)).data == value
+
+
+def test_bytes_that_are_no_text_are_refused_with_the_way_out():
+    class Blob(BaseModel):
+        blob: bytes
+
+    orders = topic("orders", schemas=[schema("blob")(Blob)])
+    with pytest.raises(InvalidEvent, match=r"can't be written as JSON: it has bytes that are no UTF-8\. Set ser_json_"):
+        encoded(orders, Blob(blob=b"\xff"))
+
+
+def test_a_model_without_a_schema_of_its_own_is_refused():
+    class Stranger(BaseModel):
+        customer: str
+
+    orders = placed()
+    child = type("Child", (orders.schemas[0],), {})(customer="Ada", total=1)
+    for described in (orders, topic("passing", schemas=orders.schemas, undescribed="pass"), topic("plain")):
+        of = rf"The value for topic '{described.name}' is a"
+        with pytest.raises(
+            InvalidEvent, match=rf"{of} \S+Stranger, a model that has no @schema of its own\. Decorate it"
+        ):
+            encoded(described, Stranger(customer="Ada"), type="placed")
+        with pytest.raises(InvalidEvent, match=rf"{of} Child, .* own: that of 'placed' version 1 is of the class that"):
+            encoded(described, child)
+
+
 def test_a_type_and_version_is_one_model_everywhere():
     shared = versions(1)
     topic("orders", schemas=[shared])
