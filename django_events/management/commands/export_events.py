@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TABLES = ("delta", "iceberg")
 SPARK, LOCAL = "spark", "local"
+TARGET_SIZE = "128MB"
 OF_ADDRESSES = "#%?"
 MOST_THREADS = 8  # by default: more of them ask more of the database than a disk can take
 
@@ -50,14 +51,18 @@ class Command(BaseCommand):
             help="Up to, not including, an id or a time. By default all that is there now.",
         )
         parser.add_argument("--by", default="day", help="Folders: month, day, hour, type, or none; day by default.")
-        parser.add_argument("--target-size", default="128MB", help="How large files should get; 128MB by default.")
+        parser.add_argument(
+            "--target-size", help="How large files should get, of a table those that --compact makes; 128MB by default."
+        )
         parser.add_argument("--part", type=int, help="Events that are begun again when interrupted.")
         parser.add_argument("--resume", action="store_true", help="Only finish what an interrupted run had begun.")
         parser.add_argument(
             "--allow-loss", action="store_true", help="Export what is left where retention has removed events."
         )
         parser.add_argument(
-            "--engine", choices=(SPARK, LOCAL), default=SPARK, help="What writes: Spark, or this process without Java."
+            "--engine",
+            choices=(SPARK, LOCAL),
+            help="What writes files: spark, the default, or local, this process without Java. Tables: always local.",
         )
         parser.add_argument("--threads", type=int, help="Of --engine local; one for each core by default, at most 8.")
         parser.add_argument("--follow", action="store_true", help="Of a table: go on until stopped.")
@@ -108,7 +113,7 @@ class Command(BaseCommand):
         for name in ("follow", "consumer", "catalog", "compact", "upsert", "deletes"):
             if options[name]:
                 raise usage(f"--{name} is for --format {' or '.join(TABLES)}.")
-        engine, threads = options["engine"], options["threads"]
+        engine, threads = options["engine"] or SPARK, options["threads"]
         with explained("files" if engine == LOCAL else "spark"):
             from django_events.exporting import layout
             from django_events.exporting.export import BEGINNING, END, EVENTS_PER_PART, Export, export
@@ -145,7 +150,7 @@ class Command(BaseCommand):
                 by=layout.parse_by(options["by"]),
                 since=since,
                 until=until,
-                target_size=layout.parse_size(options["target_size"]),
+                target_size=layout.parse_size(options["target_size"] or TARGET_SIZE),
                 events_per_part=_at_least_one(options["part"]) or EVENTS_PER_PART,
                 resume=options["resume"],
                 allow_loss=options["allow_loss"],
@@ -191,6 +196,16 @@ class Command(BaseCommand):
             for name in ("master", "remote", "resume", "threads", "upcasters"):
                 if options[name]:
                     raise usage(f"--{name} is not for --format {options['format']}: this process writes tables.")
+            if options["engine"] == SPARK:
+                raise usage(
+                    f"--engine {SPARK} is not for --format {options['format']}: this process writes tables, without "
+                    "Spark. Leave --engine out."
+                )
+            if options["target_size"] and not options["compact"]:
+                raise usage(
+                    "--target-size of a table is for --compact, which merges files up to that size. Without it a "
+                    "commit adds a file for each day."
+                )
             if layout.parse_by(options["by"]) != ("day",):
                 raise usage("Tables are partitioned by day: leave --by out.")
             if options["upsert"] and (options["columns"] != "text" or options["schema"] is not None):
@@ -221,7 +236,7 @@ class Command(BaseCommand):
                 since=_boundary("--since", options["since"], topics) or BEGINNING,
                 until=_boundary("--until", options["until"], topics) or END,
                 events_per_commit=_at_least_one(options["part"]) or EVENTS_PER_COMMIT,
-                target_size=layout.parse_size(options["target_size"]),
+                target_size=layout.parse_size(options["target_size"] or TARGET_SIZE),
                 follow=options["follow"],
                 every=options["every"],
                 compact=options["compact"],

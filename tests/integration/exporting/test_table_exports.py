@@ -59,7 +59,7 @@ def test_a_table_holds_what_postgresql_holds(log: Log, tmp_path: Path, format: s
     drafts = [Draft(value=value, type=f"t{n % 5}", key=str(n)) for n, value in enumerate(HOSTILE * 3)]
     topic = log(*drafts, Draft(body=b"\0\xff"), partitions=3)
 
-    said = run(topic, "--to", tmp_path, "--part", 20, format=format)
+    said = run(topic, "--to", tmp_path, "--part", 20, "--engine", "local", format=format)
 
     assert read_back(tmp_path, format) == stored(topic)
     assert said.startswith(f"Exported {len(drafts) + 1} events to {tmp_path} in ")
@@ -867,6 +867,9 @@ def test_a_path_that_is_none_in_an_address_is_said(log: Log, tmp_path: Path, nam
     [
         (["--by", "type"], "Tables are partitioned by day: leave --by out."),
         (["--resume"], "--resume is not for --format delta: this process writes tables."),
+        (["--engine", "spark"], "--engine spark is not for --format delta: this process writes tables, without Spark."),
+        (["--target-size", "1GB"], "--target-size of a table is for --compact, which merges files up to that size."),
+        (["--compact", "--target-size", "much"], "'much' is no size, expected one like 128MB."),
         (["--catalog", "x"], "--catalog is for --format iceberg."),
         (["--follow", "--until", "3"], "--until ends an export, and --follow goes on: say one of them."),
         (["--every", "0"], "--every is more than 0 seconds."),
