@@ -46,7 +46,9 @@ TEST = [
     "django-tasks>=0.12",
     "django-tasks-db>=0.13",
     "django-tenants>=4.0",
+    # Readers of what is exported, which have no part in writing it.
     "duckdb>=1.1",
+    "polars>=1.30",
     "standardwebhooks>=1.0",
     "trustme>=1.2",
     "hypothesis>=6.100",

@@ -1,16 +1,18 @@
-"""Tables of a lakehouse, and how they are read back: by DuckDB, from the files that the newest version names."""
+"""Tables of a lakehouse, and how they are read back: by DuckDB, from the files that the newest version names.
 
-from contextlib import closing
+Which files these are is read in the metadata, without the libraries that have written them.
+"""
+
 from datetime import UTC
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import duckdb
-from deltalake import DeltaTable
 from django.core.management import call_command
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import SqlCatalog
+
+from tests.support.lake_files import delta_files, files_of_metadata, iceberg_files
 
 COLUMNS = ('"offset"', "partition", "number", "timestamp", "type", "key", "value", "body", "metadata", "published_at")
 
@@ -23,20 +25,13 @@ def run(*arguments: Any, format: str) -> str:
 
 def files_of(folder: Path, format: str, topic: str = "things") -> list[str]:
     """The files of the newest version."""
-    if format == "delta":
-        return sorted(DeltaTable(str(folder / topic)).file_uris())
-    where = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
-    with closing(SqlCatalog("django_events", **where)) as catalog:
-        return files_in(catalog, "events", topic)
+    found = delta_files(folder / topic) if format == "delta" else iceberg_files(folder, topic)
+    return [file.path for file in found]
 
 
 def files_in(catalog: Catalog, namespace: str, topic: str = "things") -> list[str]:
-    """The files of the newest version, by a catalogue of Iceberg's."""
-    known = catalog.load_table((namespace, topic))
-    snapshot = known.current_snapshot()
-    if snapshot is None or not snapshot.manifests(known.io):  # PyIceberg can't list no files
-        return []
-    return sorted(file["file_path"].removeprefix("file://") for file in known.inspect.files().to_pylist())
+    """The files of the newest version, of a table that a catalogue of Iceberg's knows."""
+    return [file.path for file in files_of_metadata(catalog.load_table((namespace, topic)).metadata_location)]
 
 
 def read_back(folder: Path, format: str, topic: str = "things") -> list[dict[str, Any]]:
