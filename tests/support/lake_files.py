@@ -57,14 +57,19 @@ def _actions(log: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     yield kind, action
 
 
-def iceberg_files(folder: Path, topic: str, namespace: str = "events") -> list[LakeFile]:
+def iceberg_files(folder: Path, topic: str) -> list[LakeFile]:
     """Those of an Iceberg table whose catalogue is SQLite in the folder."""
+    return files_of_metadata(iceberg_metadata(folder, topic))
+
+
+def iceberg_metadata(folder: Path, topic: str, namespace: str = "events") -> str:
+    """Where the newest version of an Iceberg table is, by the catalogue in the folder."""
     with closing(sqlite3.connect(folder / "catalog.db")) as catalog:
         [[location]] = catalog.execute(
             "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = ? AND table_name = ?",
             (namespace, topic),
         )
-    return files_of_metadata(location)
+    return str(location)
 
 
 def files_of_metadata(location: str) -> list[LakeFile]:

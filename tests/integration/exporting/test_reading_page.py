@@ -1,27 +1,38 @@
-"""The page for those who read what is exported: each of its blocks, on real files and tables."""
+"""The pages for those who read what is exported: each of their blocks in Python and SQL, on real files and tables.
 
-import importlib.util
+What isn't run is skipped with its reason: where an extension of DuckDB can't be downloaded, or dbt isn't there.
+"""
+
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import jinja2
 import pytest
+from pydantic import BaseModel
 
-from django_events import Draft
+from django_events import Draft, schema
 from tests.support import local_exports, tables
+from tests.support.tables import with_extension
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.slow]
 
-PAGE = Path("docs/how-to/read-exports.md").read_text()
+READING, TABLES = (Path(f"docs/how-to/{name}.md").read_text() for name in ("read-exports", "lakehouse"))
 TOTALS = {"Ada": 30, "Bob": 12}
+TYPES = {"order.placed": 3, "order.shipped": 1}
 
 
-def blocks(language: str, data: Path) -> Iterator[str]:
+def blocks(language: str, data: Path, page: str = READING, *, about: str = "") -> Iterator[str]:
     """The blocks of a language, about this test's files. The project has a topic orders of its own."""
-    for found in re.finditer(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE):
-        yield found[1].replace("orders", "things").replace("/data/", f"{data}/")
+    for found in re.finditer(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        if about in found[1]:
+            yield found[1].replace("orders", "things").replace("/data/", f"{data}/")
 
 
 @pytest.fixture
@@ -38,28 +49,35 @@ def data(log: Callable[..., Any], tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_python(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python(data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # or Polars warns that its own package is faster
     names: dict[str, Any] = {}
+    placed = []
     for block in blocks("python", data):
-        needed = re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE)
-        if any(importlib.util.find_spec(name) is None for name in needed):
-            continue
         exec(block, names)
-        if "totals" in names:
-            assert names.pop("totals").item() == 42
-            newest = names.pop("newest").sort("key")
-            assert newest["type"].to_list() == ["order.shipped", "order.placed", "order.placed"]
-        if "placed" in names:
-            assert sorted(names.pop("placed")["offset"]) == [1, 2, 3]
+        placed += [names.pop(name) for name in ("placed", "of_delta", "of_iceberg") if name in names]
 
+    assert names["totals"].item() == 42
+    newest = names["newest"].sort("key")
+    assert newest["type"].to_list() == ["order.shipped", "order.placed", "order.placed"]
+    found = [sorted(rows["offset"]) for rows in placed if hasattr(rows, "columns")]
+    assert found == [[1, 2, 3]] * 4  # by deltalake, PyIceberg, and both by Polars
     said = capsys.readouterr().out
     assert re.search(r"Ada +30\nBob +12\n", said)
     assert "('order.placed', 3)" in said
 
 
-def test_sql_of_duckdb_and_dbt(data: Path) -> None:
-    jinja2 = pytest.importorskip("jinja2")
-    sums, view, model = blocks("sql", data)
+def test_python_of_the_page_of_tables(data: Path) -> None:
+    by_polars, by_pyiceberg = blocks("python", data, TABLES)
+    for block, format in ((by_polars, "delta"), (by_pyiceberg, "iceberg")):
+        names: dict[str, Any] = {}
+        exec(block.replace(f"{data}/lake", f"{data}/{format}"), names)
+        rows = names["placed"].to_dicts() if format == "delta" else names["placed"].to_pylist()
+        assert sorted(row["offset"] for row in rows) == [1, 2, 3]
+
+
+def test_sql_of_duckdb(data: Path) -> None:
+    sums, view = (next(blocks("sql", data, about=words)) for words in ("AS customer", "CREATE VIEW"))
     with duckdb.connect() as session:
         assert dict(session.sql(sums).fetchall()) == TOTALS
         session.sql(view)
@@ -68,6 +86,46 @@ def test_sql_of_duckdb_and_dbt(data: Path) -> None:
             ("2", "order.placed"),
             ("3", "order.placed"),
         ]
+
+
+def test_each_block_is_run() -> None:
+    run = {("python", READING): 6, ("sql", READING): 4, ("python", TABLES): 2, ("sql", TABLES): 2}
+    assert {of: len(list(blocks(of[0], Path(), of[1]))) for of in run} == run
+
+
+def test_sql_of_duckdb_on_delta(data: Path) -> None:
+    asked = [
+        *blocks("sql", data, about="delta_scan('/data/delta/orders')"),
+        *blocks("sql", data, TABLES, about="delta_scan('/data/lake/orders')"),
+    ]
+    assert len(asked) == 2
+    with duckdb.connect() as session:
+        with_extension(session, "delta")
+        for query in asked:
+            assert dict(session.sql(query.replace(f"{data}/lake", f"{data}/delta")).fetchall()) == TYPES
+
+
+@schema("order.placed")
+class Bought(BaseModel):
+    currency: str
+    total: Decimal
+
+
+def test_sql_of_duckdb_on_typed_columns(log: Callable[..., Any], tmp_path: Path) -> None:
+    log(*(Draft(value=Bought(currency="EUR", total=Decimal(n))) for n in (1, 2)), schemas=[Bought])
+    tables.run("things", "--to", tmp_path / "typed-lake", "--columns", "typed", format="delta")
+
+    [query] = blocks("sql", tmp_path, TABLES, about="/data/typed-lake/")
+
+    with duckdb.connect() as session:
+        with_extension(session, "delta")
+        assert session.sql(query).fetchall() == [("EUR", 3)]
+
+
+def test_the_model_of_dbt(data: Path) -> None:
+    """Rendered as dbt renders it; dbt itself has the next test."""
+    [model] = blocks("sql", data, about="is_incremental()")
+    with duckdb.connect() as session:
 
         def rendered(*, again: bool) -> str:
             known = {"config": lambda **options: "", "is_incremental": lambda: again, "this": "model"}
@@ -79,3 +137,30 @@ def test_sql_of_duckdb_and_dbt(data: Path) -> None:
         assert session.sql(rendered(again=True)).fetchall() == []
         session.sql("DELETE FROM model WHERE event_offset > 3")
         assert [row[0] for row in session.sql(rendered(again=True)).fetchall()] == [4]
+
+
+@pytest.mark.long
+def test_the_model_by_dbt_itself(data: Path, log: Callable[..., Any], make_topic: Any) -> None:
+    if not (dbt := shutil.which("dbt")):
+        pytest.skip("dbt isn't on the PATH: pip install dbt-duckdb, into an environment of its own")
+    [model] = blocks("sql", data, about="is_incremental()")
+    project = data / "project"
+    (project / "models").mkdir(parents=True)
+    (project / "models/things.sql").write_text(model)
+    (project / "dbt_project.yml").write_text("name: shop\nprofile: shop\n")
+    duck = f"{{type: duckdb, path: '{project}/shop.duckdb'}}"
+    (project / "profiles.yml").write_text(f"shop: {{target: dev, outputs: {{dev: {duck}}}}}\n")
+
+    def built() -> list[tuple[Any, ...]]:
+        quiet = {**os.environ, "DBT_SEND_ANONYMOUS_USAGE_STATS": "false"}
+        words = [dbt, "run", "--project-dir", str(project), "--profiles-dir", str(project)]
+        done = subprocess.run(words, env=quiet, cwd=project, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        with duckdb.connect(str(project / "shop.duckdb"), read_only=True) as session:
+            asked = "SELECT event_offset, order_id, customer, total FROM things ORDER BY event_offset"
+            return session.sql(asked).fetchall()
+
+    assert [row[0] for row in built()] == [1, 2, 3, 4]
+    log(Draft(value={"customer": "Bob", "total": 5}, type="order.placed", key="9"), topic="things")
+    local_exports.run("things", "--to", data / "events")
+    assert built()[-2:] == [(4, "1", "Ada", None), (5, "9", "Bob", 5)]

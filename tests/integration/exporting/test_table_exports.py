@@ -34,6 +34,7 @@ from django_events.exporting.tables.delta import DAY, DeltaEvents
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.exporting.writing import SCHEMA
+from django_events.operations import erase
 from django_events.reading import topics
 from django_events.reading.dsn import Dsn
 from django_events.reading.ranges import Range
@@ -43,7 +44,7 @@ from tests.spark.test_streaming import cut_back, make_anew
 from tests.support.local_exports import through_what_goes_away
 from tests.support.processes import free_port, listens, wait_until
 from tests.support.small_disks import enlarge, small_disk
-from tests.support.tables import files_of, read_back, run
+from tests.support.tables import files_of, read_back, read_by_extension, run
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -64,6 +65,25 @@ def test_a_table_holds_what_postgresql_holds(log: Log, tmp_path: Path, format: s
     assert read_back(tmp_path, format) == stored(topic)
     assert said.startswith(f"Exported {len(drafts) + 1} events to {tmp_path} in ")
     assert said.endswith("in commits: 3.\n")
+
+
+@pytest.mark.slow
+@FORMATS
+@pytest.mark.requirement("X15")
+def test_readers_of_the_format_find_the_same(log: Log, tmp_path: Path, format: str) -> None:
+    """By DuckDB's extensions: Delta's by its kernel, and one of its own for Iceberg."""
+    topic = log(*(Draft(value=value, key=str(n)) for n, value in enumerate(HOSTILE)), Draft(body=b"\0\xff"))
+    run(topic, "--to", tmp_path, "--part", 5, format=format)
+    assert read_by_extension(tmp_path, format) == stored(topic)
+    publish(topic, *range(12))
+    erase(topic, key="3", reason="asked for")
+
+    run(topic, "--to", tmp_path, "--part", 1, "--erase", "--compact", format=format)
+
+    found = read_by_extension(tmp_path, format)
+    assert found == read_back(tmp_path, format)
+    assert [row["offset"] for row in found] == list(range(1, len(HOSTILE) + 14))
+    assert '"erased"' in found[3]["metadata"] and found[3]["value"] is None
 
 
 @FORMATS
