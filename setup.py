@@ -48,6 +48,7 @@ TEST = [
     "django-tenants>=4.0",
     # Readers of what is exported, which have no part in writing it.
     "duckdb>=1.1",
+    "fastavro>=1.9",
     "polars>=1.30",
     "standardwebhooks>=1.0",
     "trustme>=1.2",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import fastavro
 import polars
 
 DELETED = 2  # the status of an entry in a manifest
@@ -80,14 +81,19 @@ def files_of_metadata(location: str) -> list[LakeFile]:
         return []
     [snapshot] = [one for one in metadata["snapshots"] if one["snapshot-id"] == current]
     found = []
-    for manifest in polars.read_avro(_local(snapshot["manifest-list"])).to_dicts():
+    for manifest in _records(snapshot["manifest-list"]):
         assert manifest["content"] == OF_DATA, "rows of a file are deleted, which readers of files don't see"
-        for entry in polars.read_avro(_local(manifest["manifest_path"])).to_dicts():
+        for entry in _records(manifest["manifest_path"]):
             file = entry["data_file"]
             if entry["status"] != DELETED:
                 assert file["content"] == OF_DATA
                 found.append(LakeFile(str(_local(file["file_path"])), file["partition"].get("day")))
     return sorted(found, key=lambda file: file.path)
+
+
+def _records(address: str) -> list[Any]:
+    with _local(address).open("rb") as opened:
+        return list(fastavro.reader(opened))
 
 
 def _local(address: str) -> Path:
