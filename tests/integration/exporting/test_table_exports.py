@@ -5,9 +5,7 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
@@ -42,7 +40,7 @@ from tests.spark.test_batch import HOSTILE, drop_first_segment, publish, stored
 from tests.spark.test_export import incarnation
 from tests.spark.test_streaming import cut_back, make_anew
 from tests.support.local_exports import through_what_goes_away
-from tests.support.processes import free_port, listens, wait_until
+from tests.support.processes import wait_until
 from tests.support.small_disks import enlarge, small_disk
 from tests.support.tables import files_of, read_back, read_by_extension, run
 
@@ -776,25 +774,6 @@ def test_a_full_disk_is_said_and_finished_later(log: Log, tmp_path: Path, format
         enlarge(small)
         run(topic, "--to", small, format=format)
         assert read_back(small, format) == stored(topic)
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A store that speaks S3, with a conditional PUT."""
-    address = f"http://127.0.0.1:{(port := free_port())}"
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stdout=quiet, stderr=quiet) as store:
-        try:
-            wait_until(lambda: listens(port))
-            urlopen(Request(f"{address}/lake", method="PUT")).close()
-            known = {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
-            for name, value in known.items():
-                monkeypatch.setenv(name, value)
-            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-                monkeypatch.setenv(name, "x")
-            yield "s3://lake/events"
-        finally:
-            store.kill()
 
 
 @pytest.mark.slow
