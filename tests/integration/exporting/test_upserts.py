@@ -1,8 +1,10 @@
 """`export_events --upsert`: one row for each key, with its newest event, whatever else writes."""
 
+import json
 import random
 from collections.abc import Callable
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from django.core.management import CommandError, call_command
-from django.db import transaction
+from django.db import connection, transaction
 
 from django_events import Draft, publish_many
 from django_events.exporting.tables.delta_states import DeltaStates
@@ -26,6 +28,7 @@ from tests.integration.exporting.test_table_exports import set_back
 from tests.spark.test_batch import HOSTILE, stored
 from tests.spark.test_export import incarnation
 from tests.support.logs import move
+from tests.support.publishing_app.models import Account
 from tests.support.tables import files_of, read_back, run
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -94,6 +97,77 @@ def test_what_deletes_no_row_moves_the_mark(log: Log, tmp_path: Path, format: st
     assert run(topic, "--to", tmp_path, "--upsert", format=format).startswith("Exported 1 events")
     assert run(topic, "--to", tmp_path, "--upsert", format=format).startswith("Nothing to export")
     assert read_back(tmp_path, format) == states(topic)
+
+
+@FORMATS
+@pytest.mark.requirement("X15")
+def test_states_of_captured_changes_are_the_rows_of_the_table(tmp_path: Path, format: str) -> None:
+    """Whatever has changed it: the ORM, a bulk, or SQL of another client."""
+    words = ("accounts", "--to", tmp_path, "--upsert", "--deletes", "account.deleted")
+    with transaction.atomic():
+        made = Account.objects.bulk_create(Account(balance=n, iban="DE02", note=f"{n}'s") for n in range(3))
+    exported(*words, format=format)
+    assert said_by(tmp_path, format) == rows_of_accounts()
+
+    ada, bob, eve = (one.pk for one in made)
+    made[0].balance, made[0].note = Decimal("7.25"), None
+    made[0].save()
+    made[1].delete()
+    exported(*words, format=format)
+    assert said_by(tmp_path, format) == rows_of_accounts() and len(rows_of_accounts()) == 2
+
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE publishing_app_account SET balance = balance + 1, pin = '1234'")
+        cursor.execute("DELETE FROM publishing_app_account WHERE id = %s", [eve])
+        cursor.execute("INSERT INTO publishing_app_account (id, balance) VALUES (%s, 5)", [bob])  # it comes back
+        cursor.execute("UPDATE publishing_app_account SET id = -id WHERE id = %s", [ada])  # another row
+    exported(*words, format=format)
+    assert said_by(tmp_path, format) == rows_of_accounts()
+    assert set(said_by(tmp_path, format)) == {str(-ada), str(bob)}
+
+    Account.objects.all().delete()
+    exported(*words, format=format)
+    assert said_by(tmp_path, format) == rows_of_accounts() == {}
+
+
+@FORMATS
+def test_without_a_type_that_deletes_a_captured_row_stays_as_it_was(tmp_path: Path, format: str) -> None:
+    account = Account.objects.create(balance=3)
+    key = str(account.pk)
+    account.delete()
+
+    exported("accounts", "--to", tmp_path, "--upsert", format=format)
+
+    [row] = read_back(tmp_path, format, "accounts")
+    assert (row["type"], row["key"], json.loads(row["value"])["balance"]) == ("account.deleted", key, "3.00")
+
+
+def exported(*words: Any, format: str) -> str:
+    move()
+    return run(*words, format=format)
+
+
+def said_by(folder: Path, format: str) -> dict[str, Any]:
+    """What the table says of each account, but for what was changed by the event."""
+    rows = {row["key"]: json.loads(row["value"]) for row in read_back(folder, format, "accounts")}
+    for row in rows.values():
+        row.pop("changed", None)
+    return rows
+
+
+def rows_of_accounts() -> dict[str, Any]:
+    """The rows of the captured table, as its events say them: `pin` not at all, and `iban` masked."""
+    return {
+        str(one.pk): {
+            "id": one.pk,
+            "owner_id": one.owner_id,
+            "balance": str(one.balance),
+            "iban": one.iban and "***",
+            "note": one.note,
+            "seen": one.seen,
+        }
+        for one in Account.objects.all()
+    }
 
 
 @FORMATS
