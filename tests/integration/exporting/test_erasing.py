@@ -14,16 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
 from django.db import connection, connections, transaction
 from django.test import override_settings
 from psycopg.conninfo import make_conninfo
 
 from django_events import Draft, publish_many
+from django_events.exceptions import Invalid
 from django_events.exporting import erasing_files
+from django_events.exporting.batches import Batches
+from django_events.exporting.erasing_files import refuse_other_files
 from django_events.exporting.erasures import KeyNames, begin_record, found
 from django_events.exporting.local import LocalEngine
 from django_events.exporting.parts import Parts
+from django_events.exporting.storage import OfDisk
 from django_events.exporting.tables import erasing
 from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
@@ -671,16 +675,75 @@ def test_files_that_something_else_has_put_there_are_named(log: Log, tmp_path: P
     ("words", "said"),
     [
         (["--format", "orc", "--engine", "local"], "Without Spark there is no format 'orc'"),
+        (
+            ["--to", "s3a://bucket/events", "--engine", "local"],
+            "can't be written to 's3a://bucket/events' without Spark",
+        ),
     ],
 )
 def test_files_that_cannot_be_erased_in_are_refused(log: Log, tmp_path: Path, words: list[str], said: str) -> None:
-    from django.core.management import call_command
-
     topic = log(*drafts(3))
     with pytest.raises(CommandError, match=said) as raised:
         call_command("export_events", str(topic), "--to", str(tmp_path / "out"), "--erase", *words)
     assert raised.value.returncode == 2
-    assert not connection.in_atomic_block
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "format"), [("a store", "parquet"), ("a store", "json"), ("a disk", "orc"), ("a store", "orc")]
+)
+def test_of_files_only_parquet_and_json_on_a_disk_are_erased_in(kind: str, format: str) -> None:
+    """What an engine says that it writes to decides; Spark's says a store for HDFS, s3a:// and Spark Connect."""
+    storage: Any = OfDisk() if kind == "a disk" else object()
+    with pytest.raises(Invalid, match=f"--erase can't erase in files of format '{format}' at '/data': it takes") as no:
+        refuse_other_files(storage, format, "/data")
+    assert "Remove the folder, and export it anew" in str(no.value)
+    for one in ("parquet", "json"):
+        refuse_other_files(OfDisk(), one, "/data")
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("X15")
+def test_a_store_is_refused_before_anything_is_written(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that writes to a store, which is a folder here."""
+    topic = log(*drafts(3))
+    export(topic, tmp_path / "out", format="parquet")
+    before = sorted(tmp_path.rglob("*"))
+    erase(topic, key="k0", reason="asked for")
+
+    class Store:
+        """What OfDisk does, without being one."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(OfDisk(), name)
+
+    monkeypatch.setattr(LocalEngine, "storage", lambda self, wanted: Store())
+    with pytest.raises(CommandError, match=r"--erase can't erase in files of format 'parquet' at .* Remove the") as no:
+        export(topic, tmp_path / "out", "--erase", format="parquet")
+
+    assert no.value.returncode == 2
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not Intervention.objects.filter(action="erase_exported").exists()
+
+
+@pytest.mark.parametrize("format", FILES)
+def test_a_folder_of_a_stream_is_refused(log: Log, tmp_path: Path, format: str) -> None:
+    """`stream_events` has another journal, which says nothing of erasures."""
+    topic = log(*drafts(3))
+    Batches(OfDisk(), str(tmp_path)).begin(format, ("day",))
+    (tmp_path / "batch=000000000000/topic=things").mkdir(parents=True)
+    (tmp_path / f"batch=000000000000/topic=things/part-0.{format}").write_text(SECRET)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    erase(topic, key="k0", reason="asked for")
+
+    with pytest.raises(CommandError, match=r"holds what stream_events writes\. Take another folder for") as raised:
+        export(topic, tmp_path, "--erase", format=format)
+
+    assert raised.value.returncode == 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert not Intervention.objects.filter(action="erase_exported").exists()
 
 
 def test_a_database_that_only_reads_is_refused(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
