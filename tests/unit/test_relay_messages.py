@@ -17,13 +17,19 @@ MOMENT = "2026-01-01T00:00:00+00:00"
 VALUE = '{"card": "4711", "big": 12345678901234567890.123456789}'
 
 
-def sent(form, transform=None):
-    event = ReceivedEvent("orders", [1, 0, 1, "t", "k", VALUE, None, "{}", MOMENT, MOMENT], database="default")
+TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "vendor=7"}
+
+
+def made(form="cloudevent_binary", transform=None, *, value=VALUE, metadata="{}"):
+    event = ReceivedEvent("orders", [1, 0, 1, "t", "k", value, None, metadata, MOMENT, MOMENT], database="default")
     relay = DeclaredRelay(
         name="r", topics=("orders",), handler="x", to=redis_stream("o"), transform=transform, form=form
     )
-    body = message_of(event, relay, Route("o")).body
-    return body.decode()
+    return message_of(event, relay, Route("o"))
+
+
+def sent(form, transform=None):
+    return made(form, transform).body.decode()
 
 
 @pytest.mark.parametrize("form", ["cloudevent_binary", "cloudevent", "value"])
@@ -40,3 +46,47 @@ def test_masked_fields_are_in_no_form_and_bytes_of_a_transform_are_sent_as_they_
         assert "4711" not in sent(form, lambda event: [event.value])
     assert sent("cloudevent_binary", lambda event: b"4711") == sent("value", lambda event: b"4711") == "4711"
     assert b64decode(json.loads(sent("cloudevent", lambda event: b"4711"))["data_base64"]) == b"4711"
+
+
+@pytest.mark.parametrize("form", ["cloudevent_binary", "cloudevent", "value"])
+def test_a_trace_is_beside_each_form_and_a_version_of_a_schema_is_what_the_cloudevent_says(form):
+    metadata = json.dumps({**TRACE, "schema_version": 3, "other": "kept here"})
+    for transform in None, lambda event: [event.value["card"]], lambda event: b"bytes":
+        message = made(form, transform, metadata=metadata)
+        about = json.loads(message.body) if form == "cloudevent" else message.attributes
+        assert {name: text for name, text in message.headers.items() if name != "content-type"} == TRACE
+        assert about.get("schemaversion") == (None if form == "value" else "3")
+        if form == "cloudevent":
+            assert {name: about[name] for name in TRACE} == TRACE
+        else:
+            assert message.attributes.keys() >= {"id", "source", "time", "relay"}
+    assert set(made(form).headers) == {"content-type"}
+
+
+@pytest.mark.parametrize(
+    "broken", [7, "", "x" * 513, "00-é", "a\nb", ["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"]]
+)
+def test_a_trace_that_no_header_can_have_is_left_out(broken):
+    message = made(metadata=json.dumps({"traceparent": broken, "tracestate": "vendor=7"}))
+    assert "traceparent" not in message.headers
+    assert message.headers["tracestate"] == "vendor=7"
+
+
+def test_an_erased_event_is_a_null_with_its_key_and_no_transform_is_asked():
+    def transform(event):
+        raise AssertionError("it is asked about an event that was erased")
+
+    for form in "cloudevent_binary", "value":
+        message = made(form, transform, value=None)
+        assert (message.key, message.body) == ("k", None)
+    assert made("cloudevent_binary", transform, value=None).attributes["erased"] == "true"
+    data = json.loads(made("cloudevent", transform, value=None).body)
+    assert (data["id"], data["subject"], data["data"], data["erased"]) == ("orders/1", "k", None, True)
+
+
+def test_a_null_has_no_body_unless_it_is_in_a_cloudevent():
+    assert made("cloudevent_binary", value="null").body is None
+    assert made("value", value="null").body is None
+    data = json.loads(made("cloudevent", value="null").body)
+    assert (data["data"], "erased" in data) == (None, False)
+    assert made(transform=lambda event: event.value, value="null") is None  # what transform leaves out
