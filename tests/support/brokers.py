@@ -300,6 +300,13 @@ class MockKafka:
         assert self._producer.flush(20) == 0
         assert refused == []
 
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has."""
+        from confluent_kafka.admin import AdminClient
+
+        client = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        return len(client.list_topics(topic, timeout=10).topics[topic].partitions)
+
     def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
         """The offset of the first message of a partition, and the one behind the last."""
         from confluent_kafka import Consumer, TopicPartition

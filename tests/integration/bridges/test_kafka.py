@@ -53,6 +53,75 @@ def test_a_client_whose_queue_is_smaller_than_a_batch_sends_all_of_it(things, ma
     assert addresses(kafka) == sorted(f"things/{n}" for n in range(1, 51))
 
 
+NEEDED = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": 0}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"enable.idempotence": False, "acks": 0, "message.timeout.ms": 1},
+        {"request.required.acks": 1, "delivery.timeout.ms": 1},  # other names of the same
+    ],
+)
+def test_what_keeps_a_relay_from_losing_is_not_for_the_settings_to_say(things, make_relay, kafka, monkeypatch, given):
+    made, producer = [], confluent_kafka.Producer
+
+    def make(options):
+        made.append(options)
+        return producer(options)
+
+    monkeypatch.setattr(confluent_kafka, "Producer", make)
+    fill_topic(things, 1, 2)
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": {**kafka.options, **given, "client.id": "shop"}}}):
+        assert serve_due(make_relay(things, to=kafka_topic("shop.things"))) == 2
+
+    [options] = made
+    assert {name: options[name] for name in NEEDED} == NEEDED
+    order = list(options)  # of two names of the same option, the client takes the last one
+    assert all(order.index(name) < min(map(order.index, NEEDED)) for name in given.keys() - NEEDED.keys())
+    assert options["client.id"] == "shop"
+    assert addresses(kafka) == ["things/1", "things/2"]
+
+
+def murmur2(key: bytes) -> int:
+    """As Java's clients have it: the seed is 0x9747b28c, and the partition the number without its sign, modulo."""
+    m, h = 0x5BD1E995, 0x9747B28C ^ len(key)
+    whole = len(key) // 4 * 4
+    for begin in range(0, whole, 4):
+        k = int.from_bytes(key[begin : begin + 4], "little") * m % 2**32
+        h = (h * m % 2**32) ^ ((k ^ k >> 24) * m % 2**32)
+    if rest := key[whole:]:
+        h = (h ^ int.from_bytes(rest, "little")) * m % 2**32
+    h = (h ^ h >> 13) * m % 2**32
+    return h ^ h >> 15
+
+
+VECTORS = {  # of Kafka's own test, by UtilsTest
+    "21": -973932308,
+    "foobar": -790332482,
+    "a-little-bit-long-string": -985981536,
+    "a-little-bit-longer-string": -1486304829,
+    "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    "abc": 479470107,
+}
+
+
+@pytest.mark.slow
+def test_the_partition_of_a_key_is_the_one_that_javas_clients_choose(things, make_relay, kafka):
+    assert {key: murmur2(key.encode()) for key in VECTORS} == {key: hash % 2**32 for key, hash in VECTORS.items()}
+    keys = [*VECTORS, "Zoë", *(f"customer-{n}" for n in range(30))]
+    for key in keys:
+        fill_topic(things, key, key=key)
+    serve_due(make_relay(things, to=kafka_topic("shop.things")))
+
+    entries = kafka.entries("shop.things")
+    partitions = kafka.partitions("shop.things")
+    assert partitions > 1
+    assert {entry.id: entry.log for entry in entries} == {
+        key: f"shop.things/{murmur2(key.encode()) % 2**31 % partitions}" for key in keys
+    }
+
+
 @pytest.mark.slow
 def test_the_order_of_a_key_is_kept_and_keys_are_spread(lanes, make_relay, kafka):
     for n in range(10):

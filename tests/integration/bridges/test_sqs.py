@@ -1,17 +1,21 @@
 """Relays to SQS and SNS, as moto's server plays them: what is sent, what is refused, and what an outage costs."""
 
 import json
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import pytest
 from django.test import override_settings
+from django.utils import timezone
 
-from django_events import sns, sqs
+from django_events import Backoff, sns, sqs
 from django_events.bridges.relays import aws as shared
 from django_events.bridges.relays.answers import Unroutable
 from django_events.bridges.relays.aws import AwsBridge, group_of, once_of, text_of
 from django_events.bridges.relays.targets import RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import MessageRefused
+from django_events.operations import rewind
 from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due
 from tests.support.fix_queues import fill_topic
 
@@ -207,19 +211,22 @@ def test_each_event_is_a_cloudevent_in_its_group(things, make_relay, aws):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("transactional_db")
-def test_a_fifo_queue_has_the_order_of_a_key_and_drops_what_comes_again(lanes, make_relay, aws):
+def test_a_fifo_queue_has_the_order_of_a_key_and_drops_what_a_relay_sends_again(lanes, make_relay, aws):
     aws.make_queue("lanes.fifo")
     for n in range(7):
         for key in "abc":
             fill_topic(lanes, n, key=key)
-    run_once(make_relay(lanes, to=sqs("lanes.fifo"), form="value"), threads=2)
+    relay = make_relay(lanes, to=sqs("lanes.fifo"), form="value")
+    run_once(relay, threads=2)
+    assert rewind(relay, to=1)
+    assert run_once(relay, threads=2) == 21
     run_once(make_relay(lanes, to=sqs("lanes.fifo"), form="value", name="again"), threads=2)
 
     by_key: dict[tuple[str, str], list[str]] = {}
     for one in aws.messages("lanes.fifo"):
-        relay = one["MessageAttributes"]["ce_relay"]["StringValue"]
-        by_key.setdefault((relay, one["Attributes"]["MessageGroupId"]), []).append(one["Body"])
-    assert by_key == {(relay, key): [str(n) for n in range(7)] for relay in ("relay", "again") for key in "abc"}
+        name = one["MessageAttributes"]["ce_relay"]["StringValue"]
+        by_key.setdefault((name, one["Attributes"]["MessageGroupId"]), []).append(one["Body"])
+    assert by_key == {(name, key): [str(n) for n in range(7)] for name in ("relay", "again") for key in "abc"}
 
 
 @pytest.mark.slow
@@ -233,6 +240,99 @@ def test_sns_hands_the_same_messages_on(things, make_relay, aws):
     found = aws.messages("copies.fifo")
     assert [json.loads(one["Body"])["id"] for one in found] == ["things/1", "things/2"]
     assert {one["Attributes"]["MessageGroupId"] for one in found} == {"Ada"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("transactional_db")
+def test_a_message_that_is_larger_than_sns_takes_is_refused_by_itself(things, make_relay, aws):
+    aws.make_queue("copies")
+    arn = aws.make_topic("things", "copies")
+    fill_topic(things, 1, "x" * 2**18, 3, "y" * (2**18 - 1_000))
+    relay = make_relay(things, to=sns(arn), form="value")
+    serve_due(relay)
+
+    assert sorted(len(one["Body"]) for one in aws.messages("copies")) == [1, 1, 2**18 - 998]
+    [letter] = dead_letters(relay)
+    assert (letter.event_id, letter.attempts) == (2, 1)
+    assert re.fullmatch(
+        r"MessageRefused: It has 262\d{3} bytes with its headers, and the target takes 262144\.", letter.error
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("transactional_db")
+def test_an_outage_of_sns_counts_no_attempt_and_ends(things, make_relay, aws):
+    aws.make_queue("copies.fifo")
+    arn = aws.make_topic("things.fifo", "copies.fifo")
+    relay = make_relay(things, to=sns(arn))
+    fill_topic(things, 1, key="k")
+    serve_due(relay)
+    fill_topic(things, 2, 3, key="k")
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"aws": {**aws.options, **aws.at(1)}}}):
+        for _ in range(4):  # more than `retry` has attempts
+            run_once(relay)
+            assert "EndpointConnectionError" in position_of(relay).error
+            end_pauses(relay)
+    position = position_of(relay)
+    assert (position.position, position.attempts, dead_letters(relay)) == (1, 0, [])
+    run_once(relay)
+
+    assert position_of(relay).error == ""
+    assert [json.loads(one["Body"])["id"] for one in aws.messages("copies.fifo")] == [f"things/{n}" for n in (1, 2, 3)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("transactional_db")
+def test_a_function_says_the_topic_of_sns_and_one_that_is_not_there_holds_up_nothing(things, make_relay, aws):
+    arns = {name: aws.make_topic(name, aws.make_queue(f"of-{name}").rpartition("/")[2]) for name in ("paid", "placed")}
+    arns |= {"unknown": arns["paid"].replace("paid", "unknown"), "no arn": "paid"}
+    for number, kind in enumerate(["placed", "unknown", "paid", "no arn", "placed"], start=1):
+        fill_topic(things, number, type=kind)
+    relay = make_relay(things, to=sns(lambda event: arns[event.type]), form="value")
+    exhaust(relay)
+
+    assert {one["Body"] for one in aws.messages("of-placed")} == {"1", "5"}
+    assert {one["Body"] for one in aws.messages("of-paid")} == {"3"}
+    assert [(one.event_id, one.attempts) for one in dead_letters(relay)] == [(2, 3), (4, 1)]
+    assert "is not the ARN of a topic of SNS" in dead_letters(relay)[1].error
+
+
+class Throttled(NamedTuple):
+    """A target whose requests AWS answers as it is told to."""
+
+    scripted: Scripted
+
+    def problems(self):
+        return iter(())
+
+    def check_installed(self):
+        pass
+
+    def route(self, event, partition):
+        return Route("q.fifo")
+
+    def bridge(self):
+        return self.scripted
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_a_worker_leaves_a_target_alone_for_as_long_as_it_asks(things, make_relay, monkeypatch):
+    monkeypatch.setattr(shared, "THROTTLED_FOR", timedelta(hours=3))
+    scripted = Scripted(Refusal("RequestThrottled"))
+    monkeypatch.setattr(scripted, "open", lambda: None)
+    fill_topic(things, 1)
+    relay = make_relay(things, to=Throttled(scripted), retry=Backoff(base=timedelta(milliseconds=1)))
+    before = timezone.now()
+    serve_due(relay)
+
+    retry_at = position_of(relay).retry_at
+    assert retry_at >= before + timedelta(hours=3)
+    assert serve_due(relay) == 0
+    assert len(scripted.asked) == 1
+    assert position_of(relay).retry_at == retry_at
+    end_pauses(relay)
+    assert serve_due(relay) == 1
+    assert (len(scripted.asked), position_of(relay).error) == (2, "")
 
 
 @pytest.mark.slow
