@@ -41,8 +41,9 @@ class Redis:
     WORDS = "EXEC"  # the last of a batch on the wire
     may_double = False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **more: Any) -> None:
         self.folder = folder
+        self.more = more  # options of the server
         self.port = choose_free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,6 +58,7 @@ class Redis:
             "save": "",
             "appendonly": "yes",
             "appendfsync": "always",
+            **self.more,
         }
         command = [REDIS, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -136,6 +138,7 @@ class Nats:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.login: dict[str, Any] = {}  # as the client takes it
         self.port = choose_free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -177,7 +180,8 @@ class Nats:
 
         async def answer() -> T:
             connection = await nats.connect(
-                f"nats://127.0.0.1:{self.port}", allow_reconnect=False, error_cb=ignore, connect_timeout=2
+                f"nats://127.0.0.1:{self.port}",
+                **{"allow_reconnect": False, "error_cb": ignore, "connect_timeout": 2, **self.login},
             )
             try:
                 return await question(connection.jetstream())

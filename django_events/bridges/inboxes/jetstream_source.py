@@ -192,6 +192,8 @@ class JetStreamReader:
         options = {**defaults, **options, "allow_reconnect": False, "error_cb": keep}
         try:
             self._connection = await nats.connect(**options)
+        except OSError:  # a certificate that can't be verified is a ValueError, too
+            raise
         except (TypeError, ValueError, AttributeError) as error:  # before it connects
             raise SourceUnavailable(f"NATS {self._source.broker!r}: {unmade(error, self._options)}.") from None
         self._context = self._connection.jetstream(timeout=self._seconds)

@@ -153,6 +153,8 @@ class JetStreamBridge:
             self._connection = await nats.connect(**{**defaults, **options, **alone, "error_cb": note})
         except NoServersError as error:
             raise TargetUnavailable(self._said(refused[0] if refused else error)) from None
+        except OSError:  # a certificate that can't be verified is a ValueError, too
+            raise
         except (TypeError, ValueError, AttributeError) as error:  # before it connects
             raise TargetUnavailable(f"NATS {self._target.broker!r}: {unmade(error, self._options)}.") from None
         self._context = self._connection.jetstream(timeout=self._seconds)
