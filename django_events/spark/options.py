@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
 
 from django_events.exceptions import Invalid, did_you_mean
+from django_events.exporting.layout import parse_size
 from django_events.matching import condition, decides
 from django_events.reading.columns import COLUMNS, Column
 from django_events.reading.dsn import Connection, Dsn, fetch
@@ -33,7 +34,7 @@ READING = (
     *("failOnDataLoss", "minPartitions", "columns", "fetchSize"),
 )
 BATCH = (*READING, *ENDS, "pushdown", "table")
-STREAM = (*READING, "maxOffsetsPerTrigger", "consumer")
+STREAM = (*READING, "maxOffsetsPerTrigger", "maxBytesPerTrigger", "consumer")
 SINK = (*ADDRESS, "topic", "sink", "batchId")
 # Spark hands its own options of a query on to the sink.
 OF_SPARK = ("checkpointLocation", "queryName", "path")
@@ -88,6 +89,7 @@ class ReadOptions:
     filter: EventFilter
     table: str | None
     max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
     consumer: str | None
     typed: TypedColumns | None = None
 
@@ -101,6 +103,11 @@ class ReadOptions:
             condition=condition(self.filter) if self.filter else None,
         )
         return reader if self.typed is None else TypedRangeReader.of(reader, self.typed)
+
+    def plain_reader(self) -> RangeReader:
+        """What reads them before they are filtered and typed: by this they are measured."""
+        reader = self.reader()
+        return replace(reader.reader if isinstance(reader, TypedRangeReader) else reader, condition=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +165,7 @@ def _reading(given: "_Given", *, start: str) -> ReadOptions:
         filter=given.filter(typed),
         table=table,
         max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", least=1),
+        max_bytes_per_trigger=given.size("maxBytesPerTrigger"),
         consumer=given.name("consumer"),
         typed=typed,
     )
@@ -311,6 +319,16 @@ class _Given:
         if not re.fullmatch(r"[0-9]{1,18}", value) or int(value) < least:
             raise Invalid(f"Option {name!r} is {value!r}, expected a whole number from {least} on.")
         return int(value)
+
+    def size(self, name: str) -> int | None:
+        """Bytes: a number of them, or one with a unit like `128MB`."""
+        value = self.text(name)
+        if value is None or re.fullmatch("[0-9]+", value):
+            return self.number(name, least=1)
+        try:
+            return parse_size(value)
+        except Invalid:
+            raise Invalid(f"Option {name!r} is {value!r}, expected bytes, like 134217728 or 128MB.") from None
 
     def name(self, name: str) -> str | None:
         value = self.text(name)

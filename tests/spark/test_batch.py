@@ -212,6 +212,7 @@ def test_what_comes_later_is_not_part_of_a_planned_batch(log: Callable[..., Any]
         ({"subscribePattern": "("}, "expected a regular expression"),
         ({"subscribe": "things", "subscrib": "x"}, "There is no option 'subscrib'. Did you mean 'subscribe'?"),
         ({"subscribe": "things", "maxOffsetsPerTrigger": "1"}, "is not for a batch read"),
+        ({"subscribe": "things", "maxBytesPerTrigger": "1"}, "is not for a batch read"),
         ({"subscribe": "things", "columns": "offset,vlaue"}, "Option 'columns' has 'vlaue'. Did you mean 'value'?"),
         ({"subscribe": "things", "columns": "key,key"}, "expected each name once"),
         ({"subscribe": "things", "fetchSize": "0"}, "expected a whole number from 1 on"),

@@ -560,6 +560,19 @@ def test_tasks_write_the_files_of_a_stream_and_go_on_behind_those_of_spark(
     assert left_over(tmp_path) == []
 
 
+def test_a_follower_limits_the_bytes_of_its_batches(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(*(Draft(value="x" * 1_000) for _ in range(60)))
+    words = (topic, "--to", tmp_path, "--once", "--by", "none")
+
+    assert run(*words, "--most-bytes", "24KB", command="stream_events") == "Events written: 60.\n"
+
+    written = [pq.read_table(folder).num_rows for folder in sorted(tmp_path.glob("batch=*"))]  # type: ignore[no-untyped-call]
+    assert sum(written) == 60
+    assert 3 <= len(written) <= 4, written
+    with pytest.raises(CommandError, match="'24' is no size, expected one like 128MB"):
+        run(*words, "--most-bytes", "24", command="stream_events")
+
+
 @pytest.mark.parametrize("once", [True, False])
 def test_a_full_disk_ends_a_stream_which_says_so(
     spark: Any, log: Callable[..., Any], tmp_path: Path, once: bool

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from django_events import Draft
 from django_events.exceptions import EventsError, EventsMissing, Refused
@@ -19,7 +19,8 @@ from django_events.reading.dsn import Dsn
 from django_events.reading.following import Follower
 from django_events.reading.ranges import Range
 from django_events.spark.options import for_stream
-from django_events.spark.reading import streaming
+from django_events.spark.reading import limits, streaming
+from django_events.spark.reading.limits import shared
 from django_events.spark.reading.streaming import Offsets, StreamReader
 from tests.spark.conftest import Stream, move
 from tests.spark.test_batch import drop_first_segment, publish, topic_id
@@ -60,6 +61,72 @@ def test_a_batch_has_at_most_so_many_events(log: Callable[..., Any], stream: Str
     assert stream(topic, maxOffsetsPerTrigger=10) == list(range(1, 26))
     sizes = [progress["numInputRows"] for progress in stream.query.recentProgress]  # type: ignore[attr-defined]
     assert [size for size in sizes if size] == [10, 10, 5]
+
+
+def test_a_batch_has_about_so_many_bytes(log: Callable[..., Any], stream: Stream) -> None:
+    """Ten small events, ten of 10 kB and ten small ones, of which most of a batch's limit takes two large ones."""
+    sizes = [10] * 10 + [10_000] * 10 + [10] * 10
+    topic = log(*(Draft(value="x" * size) for size in sizes))
+
+    assert stream(topic, maxBytesPerTrigger="25000", columns="topic,offset,value") == list(range(1, 31))
+    batches = [progress["numInputRows"] for progress in stream.query.recentProgress]  # type: ignore[attr-defined]
+    assert sum(batches) == 30
+    assert len([size for size in batches if size]) > 4
+    assert max(batches) <= 11  # no more than a limit's worth, by the mean of what was waiting
+    publish(topic, *range(100))
+    assert len(stream(topic, maxBytesPerTrigger="1GB")) == 130
+    [last] = [size for progress in stream.query.recentProgress if (size := progress["numInputRows"])]  # type: ignore[attr-defined]
+    assert last == 100
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "expected"),
+    [
+        ({"maxBytesPerTrigger": "1"}, ReadMaxBytes(1), 1),
+        ({"maxBytesPerTrigger": "20KB"}, ReadMaxBytes(20 << 10), 20),
+        ({"maxBytesPerTrigger": "1000000"}, ReadMaxBytes(1_000_000), 60),
+        ({"maxBytesPerTrigger": "1KB", "columns": "offset"}, ReadMaxBytes(1 << 10), 60),
+        ({"maxBytesPerTrigger": "20KB", "maxOffsetsPerTrigger": "5"}, ReadMaxRows(5), 5),
+        ({"maxBytesPerTrigger": "2KB", "maxOffsetsPerTrigger": "5"}, ReadMaxRows(5), 2),
+        ({"maxBytesPerTrigger": "20KB", "types": "other"}, ReadMaxBytes(20 << 10), 20),
+    ],
+)
+@pytest.mark.slow
+def test_a_limit_of_bytes_counts_the_columns_that_are_asked_for(
+    log: Callable[..., Any], dsn: str, options: dict[str, str], limit: ReadLimit, expected: int
+) -> None:
+    topic = log(*(Draft(value="x" * 1_000) for _ in range(60)))
+    options = {"columns": "value", **options}
+
+    with reading(dsn, topic, **options) as reader:
+        assert reader.getDefaultReadLimit() == limit
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, limit)
+        assert end["things"]["offset"] == 1 + expected
+        assert reader.latestOffset(start, ReadAllAvailable())["things"]["offset"] == 61
+
+
+def test_a_limit_of_bytes_sees_large_events_behind_small_ones(
+    log: Callable[..., Any], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And reads few of them to know how large they are."""
+    monkeypatch.setattr(limits, "SAMPLE", 7)
+    monkeypatch.setattr(limits, "LARGE_SAMPLE", 5_000)
+    small = log(*(Draft(value=1) for _ in range(50)), name="small")
+    log(*(Draft(value=1) for _ in range(40)), *(Draft(value="x" * 1_000) for _ in range(40)), name="mixed")
+    seen: list[int] = []
+    read_by = limits.RangeReader.read_by
+    monkeypatch.setattr(
+        limits.RangeReader, "read_by", lambda self, one, part: seen.append(len(part)) or read_by(self, one, part)
+    )
+
+    with reading(dsn, "small,mixed", columns="value", maxBytesPerTrigger="20000") as reader:
+        end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+
+    sizes = {name: known["offset"] - 1 for name, known in end.items()}
+    assert 0 < sizes["mixed"] < 60, sizes  # 60 would be 20 large ones; all 80, by the first ones
+    assert sizes["mixed"] * 50 == pytest.approx(sizes[small.name] * 80, rel=0.1)  # in proportion
+    assert max(seen) == 4
 
 
 def test_a_stream_leaves_out_what_a_filter_does(log: Callable[..., Any], stream: Stream) -> None:
@@ -379,8 +446,6 @@ def test_a_lost_connection_is_opened_again(log: Callable[..., Any], dsn: str) ->
     ],
 )
 def test_a_limit_is_shared(backlogs: dict[str, int], most: int, expected: dict[str, int]) -> None:
-    from django_events.spark.reading.streaming import shared
-
     ends = shared(dict.fromkeys(backlogs, 100), {name: 100 + count for name, count in backlogs.items()}, most)
 
     assert {name: end - 100 for name, end in ends.items()} == expected

@@ -36,6 +36,7 @@ class Command(BaseCommand):
         parser.add_argument("--from", dest="start", default="earliest", help="earliest or latest, the first time.")
         parser.add_argument("--every", type=int, default=60, metavar="SECONDS", help="A batch so often; 60 by default.")
         parser.add_argument("--most", type=int, metavar="EVENTS", help="At most so many events in a batch.")
+        parser.add_argument("--most-bytes", metavar="SIZE", help="At most about so much in a batch, like 512MB.")
         parser.add_argument("--once", action="store_true", help="Write what is there now, and exit.")
         parser.add_argument("--consumer", metavar="NAME", help="Be a consumer, whose lag is seen.")
         parser.add_argument(
@@ -84,6 +85,7 @@ class Command(BaseCommand):
                 every=f"{options['every']} seconds",
                 once=options["once"],
                 most=options["most"],
+                most_bytes=layout.parse_size(options["most_bytes"]) if options["most_bytes"] is not None else None,
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
                 columns=columns_of_all(topics, columns=options["columns"], upcasters=options["upcasters"]),

@@ -60,6 +60,7 @@ class Follow:
     every: str | None = None
     once: bool = False
     most: int | None = None
+    most_bytes: int | None = None
     consumer: str | None = None
     allow_loss: bool = False
     columns: FileColumns = PLAIN
@@ -175,6 +176,8 @@ def _started(spark: "SparkSession", wanted: Follow, write: "_Files | None") -> "
         options |= wanted.columns.typed.options()
     if wanted.most is not None:
         options["maxOffsetsPerTrigger"] = str(wanted.most)
+    if wanted.most_bytes is not None:
+        options["maxBytesPerTrigger"] = str(wanted.most_bytes)
     if wanted.consumer is not None:
         options["consumer"] = wanted.consumer
     if write is not None and tasks.disk_of(spark, wanted.format, str(wanted.path)) is not None:

@@ -13,7 +13,13 @@ from typing import NotRequired, TypedDict
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from django_events.exceptions import EventsMissing
 from django_events.reading import topics
@@ -23,6 +29,7 @@ from django_events.reading.ranges import Range, split
 from django_events.reading.topics import TopicLog
 from django_events.spark.options import ReadOptions
 from django_events.spark.reading.batch import read
+from django_events.spark.reading.limits import BatchSizes, shared
 
 logger = logging.getLogger("django_events.spark")
 
@@ -64,8 +71,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {topic.name: _ended(topic, begins[topic.name], begins[topic.name], None) for topic in found}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        most = self.options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """One limit is all that Spark takes: where both are said, this reader heeds that of bytes beside its own."""
+        events, size = self.options.max_offsets_per_trigger, self.options.max_bytes_per_trigger
+        if events is not None:
+            return ReadMaxRows(events)
+        return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._until = {topic.name: topic.end for topic in self._found()}
@@ -84,6 +94,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {topic.name: self._end(topic, begins[topic.name]) for topic in found}
         if isinstance(limit, ReadMaxRows):
             ends = shared(begins, ends, limit.max_rows)
+        if not isinstance(limit, ReadAllAvailable) and (size := self.options.max_bytes_per_trigger) is not None:
+            whole = [Range(topic.name, topic.id, begins[topic.name], ends[topic.name]) for topic in found]
+            ends |= BatchSizes(self._session, self.options.plain_reader()).within(whole, size)
         return left | {t.name: _ended(t, begins[t.name], ends[t.name], start.get(t.name)) for t in found}
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
@@ -193,16 +206,3 @@ def _offsets_in_use(start: Offsets) -> dict[str, int]:
 
 def _is_within(topic: TopicLog, known: Checkpointed | None) -> bool:
     return known is not None and known["incarnation"] == topic.incarnation and known["offset"] <= topic.end
-
-
-def shared(begins: dict[str, int], ends: dict[str, int], most: int) -> dict[str, int]:
-    """Ends of a batch of at most `most` events: each topic's share is in proportion to what it has to read."""
-    waiting = {name: ends[name] - begins[name] for name in ends}
-    total = sum(waiting.values())
-    if total <= most:
-        return ends
-    shares = {name: most * count // total for name, count in waiting.items()}
-    hungry = sorted((name for name in waiting if shares[name] < waiting[name]), key=waiting.__getitem__)
-    for name in hungry[: most - sum(shares.values())]:  # what rounding left over goes to the smallest topics
-        shares[name] += 1
-    return {name: begins[name] + shares[name] for name in ends}
