@@ -204,6 +204,8 @@ def upcast(text: str, kind: str, version: int, wanted: int) -> str:
             value = step.function(value)
         except Exception as error:  # of the site's own code; its text may quote the value
             raise NoFit(f"The upcaster from version {at} failed: {type(error).__name__}.") from None
+        if value is None:  # most of all a forgotten return, which a later step may make something of
+            raise NoFit(f"The upcaster from version {at} returned None.")
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
