@@ -25,6 +25,7 @@ class Analysis:
     options: Mapping[str, Any] = field(default_factory=dict)
     topics: Sequence[str] = ()
     source: str | None = None
+    typing: Mapping[str, str] = field(default_factory=dict)
     target: str | None = None
     format: str = "table"
     limit: int | None = None
@@ -39,7 +40,7 @@ class Analysis:
             from django_events.spark.jobs import results
             from django_events.spark.jobs.inputs import Inputs
 
-            inputs = Inputs(spark=spark, dsn=dsn, topics=self.topics, path=self.source)
+            inputs = Inputs(spark=spark, dsn=dsn, topics=self.topics, path=self.source, typing=self.typing)
             frame = self.job.function(*inputs.of(self.job), **self.options)
             if self.target is not None:
                 results.write(frame if self.limit is None else frame.limit(self.limit), self.target, self.format)

@@ -27,19 +27,21 @@ def file_columns(
     return {topic: FileColumns.of(_schemas(topic).chosen(schema or TYPED, upcasters=modules)) for topic in topics}
 
 
-def columns_of_all(topics: Iterable[str], *, columns: str, upcasters: str | None) -> "FileColumns":
+def columns_of_all(
+    topics: Iterable[str], *, columns: str, schema: str | None = None, upcasters: str | None = None
+) -> "FileColumns":
     """The same for files that the events of all these topics are in."""
     from django_events.exporting.file_columns import PLAIN, FileColumns
     from django_events.reading.typed.columns import TYPED
     from django_events.reading.typed.descriptions import SchemaSet
 
-    if columns == "text":
+    if schema is None and columns == "text":
         return PLAIN
     known: dict[str, dict[int, Mapping[str, Any]]] = {}
     for topic in topics:
         for kind, versions in _schemas(topic).by_type.items():
             known.setdefault(kind, {}).update(versions)
-    return FileColumns.of(SchemaSet(known).chosen(TYPED, upcasters=listed(upcasters) or None))
+    return FileColumns.of(SchemaSet(known).chosen(schema or TYPED, upcasters=listed(upcasters) or None))
 
 
 def listed(modules: str | None) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ SINK = (*ADDRESS, "topic", "sink", "batchId")
 OF_SPARK = ("checkpointLocation", "queryName", "path")
 
 FETCH_SIZE = 100_000
+EVERY_TYPE = ("*",)
 NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 
 
@@ -283,10 +284,15 @@ class _Given:
             )
         types = self.texts("types")
         if typed is not None and typed.only is not None:
-            if types is not None:
-                raise Invalid("Options 'types' and 'schema' both say which types are read: say one of them.")
-            types = (typed.only,)
-        return EventFilter(types=types, keys=self.texts("keys"), where=self.text("where"))
+            if types not in (None, EVERY_TYPE):
+                raise Invalid(
+                    "Options 'types' and 'schema' both say which types are read: say one of them, or types='*' for the "
+                    "events of other types too, with their values in 'rescued'."
+                )
+            types = types or (typed.only,)
+        return EventFilter(
+            types=None if types == EVERY_TYPE else types, keys=self.texts("keys"), where=self.text("where")
+        )
 
     def texts(self, name: str) -> tuple[str, ...] | None:
         """Texts between commas, or a list in JSON."""

@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +18,9 @@ from django.core.management.base import CommandError
 from django.db import connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 from psycopg.conninfo import conninfo_to_dict
+from pydantic import BaseModel
 
-from django_events import Backoff, Draft
+from django_events import Backoff, Draft, schema
 from django_events.management import analyzing
 from django_events.management import spark as spark_commands
 from django_events.management.commands.analyze_events import Command
@@ -27,6 +29,7 @@ from django_events.models import Event
 from django_events.observing import samples
 from django_events.spark.jobs.registry import JOBS
 from django_events.testing import drain
+from tests.integration.exporting.test_typed_exports import declared
 from tests.support.processes import MANAGE
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -100,6 +103,72 @@ def test_a_jobs_own_options(run: Callable[..., Answer], sales: Any) -> None:
     assert (row["key"], row["events"], row["numbers"], row["sum"]) == ("a", 2, 1, 2.5)
     funnel = json.loads(run("funnel", "--steps", "order.placed, order.paid", "sales", "--format=json").out)
     assert [(row["type"], row["keys"]) for row in funnel] == [("order.placed", 1), ("order.paid", 1)]
+
+
+VERSIONS = [
+    *(Draft(value={"sum": n}, type="order.placed", key="a") for n in (1, 2)),
+    Draft(value={"total": "much", "note": "x"}, type="order.placed", key="b", metadata={"schema_version": 2}),
+    *(Draft(value={"total": n}, type="order.placed", key="c", metadata={"schema_version": 2}) for n in (30, "40.5")),
+    Draft(value={"sum": 5, "total": 600}, type="order.placed", key="a"),  # at that time a total was something else
+    Draft(value={"total": 7}, type="other", key="c"),
+]
+
+
+@pytest.fixture
+def placed(log: Callable[..., Any]) -> Iterator[Any]:
+    """Orders whose version changes in the middle, and events that no schema describes."""
+
+    @schema("order.placed", version=2)
+    class PlacedNow(BaseModel):
+        total: Decimal
+
+    topic = log(*VERSIONS, name="placed")
+    with declared(PlacedNow, name="placed"):
+        yield topic
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ((), {"order.placed": (6, 3, 670.5), "other": (1, 1, 7.0)}),
+        (("--columns", "typed"), {"order.placed": (6, 2, 70.5), "other": (1, 1, 7.0)}),
+        (
+            ("--columns", "typed", "--upcasters", "tests.support.sum_upcasters"),
+            {"order.placed": (6, 5, 78.5), "other": (1, 1, 7.0)},
+        ),
+        (("--schema", "order.placed@2", "--upcasters", "tests.support.sum_upcasters"), {"order.placed": (6, 5, 78.5)}),
+        (("--schema", "order.placed"), {"order.placed": (6, 2, 70.5)}),
+    ],
+)
+def test_a_number_is_that_of_one_version(
+    run: Callable[..., Answer], placed: Any, how: tuple[str, ...], expected: dict[str, tuple[int, int, float]]
+) -> None:
+    answer = run("windows", "placed", "--field", "$.total", "--every", "1000 days", "--format", "json", *how)
+
+    assert answer.code == 0, answer.err
+    found = {row["type"]: (row["events"], row["numbers"], row["sum"]) for row in json.loads(answer.out)}
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("windows", "--field", "$.a", "--columns", "typed"), "say which topics"),
+        (("windows", "placed", "--field", "$.a", "--upcasters", "a"), "--upcasters goes with --columns typed"),
+        (("windows", "placed", "--field", "$.a", "--from", "/x", "--schema", "order.placed"), "are for the log"),
+        (("windows", "placed", "--field", "$.a", "--schema", "order.gone"), "No schema describes events of type"),
+        (("windows", "sales", "--field", "$.a", "--columns", "typed"), "Topic 'sales' describes no events"),
+        (("windows", "gone", "--field", "$.a", "--columns", "typed"), "gone"),
+        (("counts", "placed", "--columns", "typed"), "unrecognized arguments: --columns typed"),
+    ],
+)
+def test_versions_of_no_values_are_refused(
+    run: Callable[..., Answer], placed: Any, sales: Any, words: tuple[str, ...], said: str
+) -> None:
+    answer = run(*words)
+
+    assert answer.code == (1 if "unrecognized" in said else 2)  # from a shell both are 2
+    assert said in answer.err
 
 
 def test_more_than_are_shown(run: Callable[..., Answer], sales: Any) -> None:

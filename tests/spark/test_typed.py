@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +18,7 @@ from django_events import Draft, schema
 from django_events.contracts.files import write
 from django_events.declarations import registry
 from django_events.reading.typed.evolution import plain
+from django_events.spark.exporting import tasks
 from tests.integration.exporting.test_typed_exports import LARGE, Paid, Placed, declared, export, placed, rows
 from tests.spark.test_export import run
 
@@ -217,6 +219,84 @@ def test_a_stream_of_several_topics_is_written_with_them(log: Log, spark: Any, t
         written(BilledOtherwise)
     with pytest.raises(CommandError, match=r"columns of all types\. This run has them text"):
         run(*words[:-2], command="stream_events")
+
+
+BILLS = [
+    Draft(value={"total": 1}, type="order.billed"),
+    Draft(value={"total": 2, "currency": "CHF"}, type="order.billed", metadata={"schema_version": 2}),
+    Draft(value={"card": "1"}, type="order.paid"),
+    Draft(body=b"x"),
+]
+AS_ONE_TYPE = [
+    ({"total": 1, "currency": "EUR"}, None),
+    ({"total": 2, "currency": "CHF"}, None),
+    (None, '{"card": "1"}'),
+    (None, None),
+]
+
+
+@contextmanager
+def billing() -> Iterator[None]:
+    @schema("order.billed", version=2)
+    class Billed(BaseModel):
+        total: int
+        currency: str
+
+    with declared(Billed, Paid):
+        yield
+
+
+@pytest.mark.parametrize("by_the_jvm", [False, True])
+def test_columns_of_one_type_are_written_by_spark_too(
+    log: Log, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_the_jvm: bool
+) -> None:
+    """All events are there, by tasks and by Spark's own writer, and a thread goes on in the same folder."""
+    topic = log(*BILLS)
+    words = (topic, "--to", tmp_path, "--schema", "order.billed@2")
+    if by_the_jvm:
+        monkeypatch.setattr(tasks, "disk_of", lambda *arguments: None)
+
+    with billing():
+        assert run(*words, "--upcasters", "tests.support.typed_upcasters").startswith("Exported 4 events")
+        log(BILLS[1], topic=topic)
+        assert export("parquet", topic, tmp_path, "--schema", "order.billed@2").startswith("Exported 1 events")
+
+    found = rows("parquet", tmp_path)
+    assert [(row["data"], row["rescued"]) for row in found] == [*AS_ONE_TYPE, AS_ONE_TYPE[1]]
+    assert found[3]["body"] == b"x"
+
+
+@pytest.mark.parametrize("by_the_jvm", [False, True])
+def test_a_stream_is_written_with_the_columns_of_one_type(
+    log: Log, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_the_jvm: bool
+) -> None:
+    topic = log(*BILLS)
+    words = (topic, "--to", tmp_path / "out", "--once", "--schema", "order.billed")
+    if by_the_jvm:
+        monkeypatch.setattr(tasks, "disk_of", lambda *arguments: None)
+
+    with billing():
+        said = run(*words, "--upcasters", "tests.support.typed_upcasters", command="stream_events")
+        log(BILLS[1], topic=topic)
+        assert run(*words, command="stream_events") == "Events written: 1.\n"
+        with pytest.raises(CommandError, match=r"columns of 'order\.billed'\. This run has them"):
+            run(*words[:-2], "--columns", "typed", command="stream_events")
+        with pytest.raises(CommandError, match=r"No schema describes events of type .order\.gone."):
+            run(*words[:-1], "order.gone", command="stream_events")
+
+    assert said == "Events written: 4.\n"
+    found = spark.read.parquet(str(tmp_path / "out")).orderBy("offset").collect()
+    made = [(row.data and row.data.asDict(), row.rescued) for row in found]
+    assert made == [*AS_ONE_TYPE, AS_ONE_TYPE[1]]
+
+
+def test_events_of_other_types_are_read_beside_the_columns_of_one(log: Log, read: Read) -> None:
+    topic = log(*BILLS)
+
+    frame = read(topic, schema="order.billed@2", schemas=BILLED, types="*").orderBy("offset")
+
+    found = [(row.data and row.data.total, row.rescued, row.body) for row in frame.collect()]
+    assert found == [(None, '{"total": 1}', None), (2, None, None), (None, '{"card": "1"}', None), (None, None, b"x")]
 
 
 @pytest.mark.parametrize("how", [["--columns", "typed"], ["--schema", "order.placed"]])

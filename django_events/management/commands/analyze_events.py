@@ -7,9 +7,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_events.management.analyzing import SHOWN, Analysis
 from django_events.management.databases import named
+from django_events.management.described import COLUMNS, columns_of_all
 from django_events.management.events.subcommand import at_least_one
 from django_events.management.reporting import show
-from django_events.management.spark import add_spark, explained
+from django_events.management.spark import add_spark, explained, usage
 from django_events.management.subcommands import common, refuse_unknown
 from django_events.spark.jobs.registry import ALL, JOBS, Job
 from django_events.workers.loop import Exit
@@ -33,17 +34,20 @@ class Command(BaseCommand):
         if job is None:
             self.print_help("manage.py", "analyze_events")
             return
-        analysis = Analysis(
-            job=JOBS[job],
-            using=named(options["database"]),
-            options={option.name: options[option.name] for option in JOBS[job].options},
-            topics=options["topics"],
-            source=options.get("source"),
-            target=options["target"],
-            format=_format(options["format"], options["target"]),
-            limit=options["limit"],
-        )
+        using = named(options["database"])
+        shown = _format(options["format"], options["target"])
         with explained():
+            analysis = Analysis(
+                job=JOBS[job],
+                using=using,
+                options={option.name: options[option.name] for option in JOBS[job].options},
+                topics=options["topics"],
+                source=options.get("source"),
+                typing=_typing(options) if JOBS[job].reads_values else {},
+                target=options["target"],
+                format=shown,
+                limit=options["limit"],
+            )
             try:
                 report = analysis.run(master=options["master"], remote=options["remote"])
             except KeyboardInterrupt:  # an answer has no finished part that stays
@@ -66,6 +70,17 @@ def _add_arguments(parser: CommandParser, job: Job) -> None:
         parser.add_argument(
             "--from", dest="source", metavar="PATH", help="Read events from these files, as exported, not the log."
         )
+    if job.reads_values:
+        parser.add_argument(
+            "--columns",
+            choices=COLUMNS,
+            default="text",
+            help="typed: values in the newest version of their type, by the schemas of the topics.",
+        )
+        parser.add_argument("--schema", metavar="TYPE@VERSION", help="Events of one type, with values in that version.")
+        parser.add_argument(
+            "--upcasters", metavar="MODULES", help="With typed columns, modules that bring older versions to it."
+        )
     parser.add_argument("--to", dest="target", metavar="PATH", help="Write files into this folder, which must be new.")
     parser.add_argument(
         "--format",
@@ -76,6 +91,21 @@ def _add_arguments(parser: CommandParser, job: Job) -> None:
         "--limit", type=at_least_one, metavar="N", help=f"How many rows. By default {SHOWN} in a table, and else all."
     )
     add_spark(parser)
+
+
+def _typing(options: dict[str, Any]) -> dict[str, str]:
+    """What the source is told so that values are of one version each."""
+    columns, schema, upcasters = (options[name] for name in ("columns", "schema", "upcasters"))
+    if columns == "text" and schema is None:
+        if upcasters is not None:
+            raise usage("--upcasters goes with --columns typed, or with --schema.")
+        return {}
+    if options["source"] is not None:
+        raise usage("--columns and --schema are for the log: with --from, files have the columns that they have.")
+    if not options["topics"]:
+        raise usage("--columns typed and --schema go by what topics declare: say which topics.")
+    typed = columns_of_all(options["topics"], columns=columns, schema=schema, upcasters=upcasters).typed
+    return {} if typed is None else typed.options()
 
 
 def _format(format: str | None, target: str | None) -> str:

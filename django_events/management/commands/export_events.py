@@ -125,12 +125,8 @@ class Command(BaseCommand):
             is_typed = options["columns"] != "text" or options["schema"] is not None
             if is_typed and options["format"] != "parquet":
                 raise usage("Typed columns are for --format parquet, and for tables.")
-            if options["schema"] is not None and engine != LOCAL:
-                raise usage("--schema is for --engine local, and for tables. Say --columns typed.")
             if options["upcasters"] is not None and (engine == LOCAL or not is_typed):
-                raise usage(
-                    "--upcasters is for --columns typed with --engine spark: this process has those of the site."
-                )
+                raise usage("--upcasters is for typed columns with --engine spark: this process has those of the site.")
             typed = file_columns(
                 dict.fromkeys(topics),
                 columns=options["columns"],

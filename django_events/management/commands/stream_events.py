@@ -46,9 +46,12 @@ class Command(BaseCommand):
             "--columns", choices=COLUMNS, default="text", help="typed: values as columns, by the schemas of the topics."
         )
         parser.add_argument(
+            "--schema", metavar="TYPE@VERSION", help="Values of one type as columns, like order.placed@2."
+        )
+        parser.add_argument(
             "--upcasters",
             metavar="MODULES",
-            help="With --columns typed, modules that bring older versions to the newest.",
+            help="With typed columns, modules that bring older versions to the newest.",
         )
         add_spark(parser)
 
@@ -66,11 +69,11 @@ class Command(BaseCommand):
                 raise usage("--to-format needs --checkpoint PATH: there it keeps how far it is.")
             if options["start"] not in ("earliest", "latest"):
                 raise usage(f"--from is {options['start']!r}, expected earliest or latest.")
-            is_typed = options["columns"] != "text"
+            is_typed = options["columns"] != "text" or options["schema"] is not None
             if is_typed and (to is None or options["format"] != "parquet"):
-                raise usage("--columns typed is for --to with --format parquet.")
+                raise usage("Typed columns are for --to with --format parquet.")
             if options["upcasters"] is not None and not is_typed:
-                raise usage("--upcasters goes with --columns typed.")
+                raise usage("--upcasters goes with --columns typed, or with --schema.")
             where = {"master": options["master"], "remote": options["remote"]}
             wanted = Follow(
                 dsn=dsn_of(using),
@@ -88,7 +91,9 @@ class Command(BaseCommand):
                 most_bytes=layout.parse_size(options["most_bytes"]) if options["most_bytes"] is not None else None,
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
-                columns=columns_of_all(topics, columns=options["columns"], upcasters=options["upcasters"]),
+                columns=columns_of_all(
+                    topics, columns=options["columns"], schema=options["schema"], upcasters=options["upcasters"]
+                ),
             )
             with (
                 session("stream_events", **where) as spark,

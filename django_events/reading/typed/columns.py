@@ -76,9 +76,13 @@ class TypedColumns:
         return {DATA: self.shape.arrow, VERSION: pa.int32(), RESCUED: pa.string()}
 
     def options(self) -> dict[str, str]:
-        """How Spark is told to read these, of all types."""
+        """How Spark is told to read these."""
         known = {kind: {version: json.loads(text)} for kind, version, text in self.schemas}
-        options = {"columns": TYPED, "schemas": json.dumps(known)}
+        chosen = {"columns": TYPED}
+        if self.only is not None:
+            [(kind, version, _)] = self.schemas
+            chosen = {"schema": f"{kind}@{version}"}
+        options = {**chosen, "schemas": json.dumps(known)}
         return {**options, "upcasters": ",".join(self.upcasters)} if self.upcasters else options
 
     @property

@@ -59,7 +59,7 @@ class SparkEngine:
             .option("startingOffsets", f'{{"{part.topic}": {part.start}}}')
             .option("endingOffsets", f'{{"{part.topic}": {part.end}}}')
             .option("failOnDataLoss", str(not wanted.allow_loss).lower())
-            .options(**(typed.options() if typed else {}))
+            .options(**({**typed.options(), "types": "*"} if typed else {}))
             .load()
             .drop("topic")
         )

@@ -173,7 +173,7 @@ def _started(spark: "SparkSession", wanted: Follow, write: "_Files | None") -> "
         "failOnDataLoss": str(not wanted.allow_loss).lower(),
     }
     if wanted.columns.typed is not None:
-        options |= wanted.columns.typed.options()
+        options |= {**wanted.columns.typed.options(), "types": "*"}  # the files have all events
     if wanted.most is not None:
         options["maxOffsetsPerTrigger"] = str(wanted.most)
     if wanted.most_bytes is not None:

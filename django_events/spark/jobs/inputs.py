@@ -1,16 +1,16 @@
 """What jobs read: the log through the source or files that were exported from it, and the tables beside it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import NullType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructField, StructType
 
 from django_events.exceptions import Invalid
 from django_events.reading.columns import COLUMNS
-from django_events.reading.typed.columns import DATA, RESCUED, UNNAMED
+from django_events.reading.typed.columns import DATA, RESCUED, TYPED, UNNAMED
 from django_events.spark.jobs.registry import Job
 from django_events.spark.reading.schema import struct
 
@@ -28,6 +28,7 @@ class Inputs:
     dsn: str
     topics: Sequence[str] = ()
     path: str | None = None
+    typing: Mapping[str, str] = field(default_factory=dict)  # options of the source that make values columns
 
     def of(self, job: Job) -> list[DataFrame]:
         """What a job's function takes."""
@@ -37,7 +38,12 @@ class Inputs:
         if self.path is not None:
             return self._chosen(self._files(self.path, columns))
         subscription = {"subscribe": ",".join(self.topics)} if self.topics else {"subscribePattern": ALL_TOPICS}
-        return self._source(columns=",".join(columns), **subscription)
+        if not self.typing:
+            return self._source(columns=",".join(columns), **subscription)
+        asked = ",".join(TYPED if name == "value" else name for name in columns)
+        frame = self._source(**{**self.typing, **subscription, "columns": asked})
+        value = _of_one_type(frame) if "schema" in self.typing else _of_its_type(frame)
+        return frame.withColumn("value", value).select(*columns)
 
     def _table(self, name: str) -> DataFrame:
         return self._chosen(self._source(table=name))
@@ -89,3 +95,25 @@ def _as_text(frame: DataFrame) -> Column:
     kinds = [field.name for field in data.fields if isinstance(field.dataType, StructType)]
     parts = [f.when(named == name, f.to_json(f.col(f"{DATA}.`{name}`"))) for name in kinds]
     return f.coalesce(f.col(RESCUED), *parts, f.to_json(DATA))
+
+
+def _of_one_type(frame: DataFrame) -> Column:
+    """The values as JSON in the version of their columns; none where a value can't be brought to it."""
+    return _as_json(f.col(DATA), frame.schema[DATA].dataType)
+
+
+def _of_its_type(frame: DataFrame) -> Column:
+    """The same where each type has a field of `data`. Values of types that no schema describes stay what they are."""
+    data: Any = frame.schema[DATA].dataType
+    named = f.regexp_replace("type", UNNAMED, "_")
+    parts = [
+        f.when(named == one.name, _as_json(f.col(DATA)[one.name], one.dataType)).otherwise(f.lit(None))
+        for one in data.fields
+    ]
+    undescribed = f.when(~named.isin([one.name for one in data.fields]), f.col(RESCUED))
+    return f.coalesce(*parts, undescribed)
+
+
+def _as_json(value: Column, type: DataType) -> Column:
+    """A column as JSON: one of text is what it says, since parts without a type of their own are JSON already."""
+    return f.to_json(value) if isinstance(type, StructType | ArrayType | MapType) else value.cast("string")

@@ -36,6 +36,11 @@ class Job:
     options: tuple[Option, ...] = ()
 
     @property
+    def reads_values(self) -> bool:
+        """Whether it looks into values, which may have versions."""
+        return "value" in self.columns
+
+    @property
     def function(self) -> "Callable[..., DataFrame]":
         function: Callable[..., DataFrame] = getattr(import_module(f"{__package__}.{self.name}"), self.name)
         return function

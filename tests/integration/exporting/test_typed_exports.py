@@ -394,7 +394,7 @@ def test_statistics_tell_which_files_to_open(log: Log, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["--columns", "typed", "--format", "json"], "Typed columns are for --format parquet"),
-        (["--columns", "typed", "--upcasters", "shop"], "--upcasters is for --columns typed with --engine spark"),
+        (["--columns", "typed", "--upcasters", "shop"], "--upcasters is for typed columns with --engine spark"),
         (["--schema", "order.gone"], "No schema describes events of type 'order.gone'"),
         (["--schema", "order.placed@7"], "There is no schema of 'order.placed' version 7"),
     ],
