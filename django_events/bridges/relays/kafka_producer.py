@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException, Producer
+
 from django_events.bridges.brokers import masked, options_of, said, unmade
 from django_events.bridges.relays.targets import Overtaken, RelayMessage, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady
@@ -50,8 +52,6 @@ class KafkaProducer:
     """An idempotent producer, which waits for all replicas."""
 
     def __init__(self, broker: str, settings: dict[str, Any], *, transactional_id: str | None = None) -> None:
-        import confluent_kafka
-
         self._broker, self._settings, self._is_transactional = broker, settings, transactional_id is not None
         self._last_error = ""
         self._handed, self._there = 0, set[str]()
@@ -69,7 +69,7 @@ class KafkaProducer:
             kept["transactional.id"] = transactional_id
             kept["message.timeout.ms"] = settings.get(TIMEOUT, LONGEST)
         try:
-            self.client = confluent_kafka.Producer({**defaults, **self.connecting(), **kept})
+            self.client = Producer({**defaults, **self.connecting(), **kept})
         except Exception as error:
             raise TargetUnavailable(f"Kafka {broker!r}: {unmade(error, settings)}.") from None
 
@@ -80,8 +80,6 @@ class KafkaProducer:
 
     def has(self, topic: str) -> bool:
         """Whether there is such a topic, by now: asking for it creates it where the cluster does that."""
-        from confluent_kafka import KafkaError
-
         deadline = time.monotonic() + min(self.seconds, CREATION)
         while topic not in self._there:
             error = self.client.list_topics(topic, timeout=self.seconds).topics[topic].error
@@ -97,10 +95,14 @@ class KafkaProducer:
 
     def hand_over(self, message: RelayMessage, answered: Callable[[Any, Any], None]) -> Any:
         """Give a message to the client; returns the error with which the client refuses it, if it does."""
-        from confluent_kafka import KafkaException
-
+        named: Any = [("ce_" + name, text) for name, text in message.attributes.items()]
+        named += message.headers.items()
+        given = (message.route.to, message.body, message.key)
         try:
-            self._produce(message, answered)
+            self.client.produce(*given, headers=named, on_delivery=answered)
+        except BufferError:
+            self._wait_for_room()
+            return self.hand_over(message, answered)
         except KafkaException as error:
             return error.args[0]
         self._handed += 1
@@ -108,20 +110,13 @@ class KafkaProducer:
             self.client.poll(0)
         return None
 
-    def _produce(self, message: RelayMessage, answered: Callable[[Any, Any], None]) -> None:
-        """When the client's queue has room: the settings may make that smaller than a batch."""
-        headers, deadline = _headers(message), None
-        while True:
-            try:
-                self.client.produce(
-                    message.route.to, value=message.body, key=message.key, headers=headers, on_delivery=answered
-                )
-                return
-            except BufferError:
-                deadline = deadline or time.monotonic() + self.seconds
-                if time.monotonic() > deadline:
-                    raise
-                self.client.poll(0.1)
+    def _wait_for_room(self) -> None:
+        """The settings may make the client's queue smaller than a batch."""
+        deadline, waiting = time.monotonic() + self.seconds, len(self.client)
+        while len(self.client) >= waiting:
+            if time.monotonic() > deadline:
+                raise self.error_of("no answer in time, and the client's queue is full")
+            self.client.poll(0.1)
 
     def wait(self) -> None:
         """Until all that was handed to the client is answered, or time is up."""
@@ -147,8 +142,6 @@ class KafkaProducer:
 
     def error_of(self, error: Any, **known: Any) -> TargetUnavailable | Overtaken:
         """Why nothing can be sent: what Kafka or its client says, and what that says of its connections."""
-        from confluent_kafka import KafkaError
-
         if isinstance(error, KafkaError):
             if self._is_transactional and error.name() in FENCED:
                 return Overtaken()
@@ -159,8 +152,6 @@ class KafkaProducer:
 
     def unanswered(self, topic: str) -> str:
         """Why there is no answer: Kafka has none for a topic that isn't there."""
-        from confluent_kafka import KafkaException
-
         with suppress(KafkaException):
             if not self.has(topic):
                 return f"it has no topic {topic!r}"
@@ -172,8 +163,6 @@ class KafkaProducer:
 
 def _of_kafka(error: BaseException | None) -> Any:
     """The error that Kafka's client raised. One that ends a producer is the cause of another, if answers come then."""
-    from confluent_kafka import KafkaException
-
     if isinstance(error, SystemError):
         error = error.__cause__
     return error.args[0] if isinstance(error, KafkaException) else None
@@ -181,14 +170,8 @@ def _of_kafka(error: BaseException | None) -> Any:
 
 def is_of_its_batch(answer: Any) -> bool:
     """Whether an answer is about the content of a record batch, which may be another message's."""
-    from confluent_kafka import KafkaError
-
     return isinstance(answer, KafkaError) and answer.name() in OF_A_BATCH
 
 
 def refusal(error: Any) -> MessageRefused:
     return MessageRefused(f"Kafka refuses it: {error.str()}")
-
-
-def _headers(message: RelayMessage) -> Any:
-    return [*[("ce_" + name, text) for name, text in message.attributes.items()], *message.headers.items()]

@@ -15,6 +15,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
 from django_events.bridges.relays.answers import UNANSWERED
 from django_events.bridges.relays.kafka_producer import (
     KafkaProducer,
@@ -73,8 +75,6 @@ class KafkaLog:
 
         From here on no earlier producer can write, and what one of them had not committed is gone.
         """
-        from confluent_kafka import Consumer, KafkaException, TopicPartition
-
         reading = {"group.id": self._name, "enable.auto.commit": False, "isolation.level": "read_committed"}
         with self._producer.explained():
             if not self._begun:
@@ -133,8 +133,6 @@ class KafkaLog:
 
     def _note_position(self, messages: Sequence[RelayMessage]) -> None:
         """As part of the transaction. A dead letter says nothing of what is in front of it."""
-        from confluent_kafka import TopicPartition
-
         if not messages or messages[-1].redriven:
             return
         last = messages[-1]
