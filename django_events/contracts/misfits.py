@@ -1,7 +1,8 @@
 """Why a value doesn't fit a model, in sentences without the value: errors are logged, and kept in dead letters."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, get_args
 
 from django_events.masking import HIDDEN, hides, is_masked
 
@@ -59,6 +60,15 @@ def path(location: Iterable[str | int]) -> str:
 def _sentence(error: Mapping[str, Any]) -> str:
     location, kind = error["loc"], str(error["type"])
     masked = next((at for at, part in enumerate(location, 1) if isinstance(part, str) and is_masked(part)), None)
-    quotes = hides() and kind.endswith(_QUOTE)
+    quotes = hides() and (kind.endswith(_QUOTE) or kind not in _own_kinds())
     said = error["msg"] if masked is None and not quotes else f"{HIDDEN} ({kind})"
     return f"{path(location[:masked])}: {said}"  # what stands below a masked field is masked, keys too
+
+
+@cache
+def _own_kinds() -> frozenset[str]:
+    """The kinds of error that pydantic has itself. A site's own, a PydanticCustomError, may say anything."""
+    # Imported where an error of a model is there, so pydantic is too.
+    from pydantic_core.core_schema import ErrorType
+
+    return frozenset(get_args(ErrorType))

@@ -16,7 +16,8 @@ import pytest
 from django.test import override_settings
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, RootModel, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, SecretStr, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from django_events import UNSET, checks, declarations, schema, topic, upcaster
 from django_events.contracts.chains import problems_of_chains, problems_of_clocks, problems_of_schemas
@@ -169,6 +170,26 @@ def test_masked_fields_are_not_described_by_messages():
 
     with pytest.raises(InvalidEvent, match="99 is unknown"):
         encoded(orders, {"card": "4111", "total": 99}, type="paid")
+
+
+def test_an_error_of_the_sites_own_kind_is_no_message_where_fields_are_masked():
+    class Paid(BaseModel):
+        card: str
+        total: int
+
+        @model_validator(mode="after")
+        def known(self) -> "Paid":
+            raise PydanticCustomError("unknown_card", "{card} is unknown", {"card": self.card})
+
+    orders = topic("orders", schemas=[schema("paid")(Paid)])
+    for masked, said in ((["card"], r"\$: ••• \(unknown_card\)\.$"), ([], r"\$: 4111 is unknown\.$")):
+        with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": masked}), pytest.raises(InvalidEvent, match=said):
+            encoded(orders, {"card": "4111", "total": 99}, type="paid")
+    with (
+        override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["card"]}),
+        pytest.raises(InvalidEvent, match="valid integer"),
+    ):
+        encoded(orders, {"card": "4111", "total": "x"}, type="paid")
 
 
 def test_warn_publishes_and_says_so(caplog):
