@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, libversion
 
 from django_events.bridges.brokers import masked, options_of, said, unmade
 from django_events.bridges.relays.targets import Overtaken, RelayMessage, TargetUnavailable
@@ -24,7 +24,12 @@ MOST_TOPICS = 10_000  # that are known to be there
 TIMEOUT, LONGEST = "transaction.timeout.ms", 60_000  # of a transaction, where the settings don't say
 # The settings of a broker that don't go to the client: one is ours, and two are other names of what is always ours.
 NOT_TAKEN = {"timeout", "delivery.timeout.ms", "request.required.acks"}
+REFUSED = {
+    "transactional.id": "No two producers can share one: say kafka(…, transactional_id=…) where a relay uses it.",
+    "default.topic.config": "It would override what is always ours: say what is in it beside it.",
+}
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}  # another one has the transactional id by now
+REBOOTSTRAPS = 0x020A0000  # the version from which the client asks the configured servers again when it knows none
 # Errors about what is in a record batch, by Kafka's names; the last one is the client's own.
 OF_A_BATCH = {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG", "_INVALID_DIFFERENT_RECORD"}
 
@@ -35,11 +40,9 @@ def settings_of(broker: str) -> dict[str, Any]:
         options = options_of(broker)
     except NotReady as error:
         raise TargetUnavailable(str(error)) from None
-    if "transactional.id" in options:
-        raise TargetUnavailable(
-            f"DJANGO_EVENTS['BROKERS'][{broker!r}] has a 'transactional.id', which no two producers can share. Say "
-            "kafka(…, transactional_id=…) where a relay uses transactions."
-        )
+    for name, why in REFUSED.items():
+        if name in options:
+            raise TargetUnavailable(f"DJANGO_EVENTS['BROKERS'][{broker!r}] has {name!r}. {why}")
     return options
 
 
@@ -68,6 +71,8 @@ class KafkaProducer:
         if transactional_id is not None:  # then none may take longer than its transaction
             kept["transactional.id"] = transactional_id
             kept["message.timeout.ms"] = settings.get(TIMEOUT, LONGEST)
+            if libversion()[1] >= REBOOTSTRAPS:  # after it the client may wait for its coordinator for ever
+                kept["metadata.recovery.strategy"] = "none"
         try:
             self.client = Producer({**defaults, **self.connecting(), **kept})
         except Exception as error:

@@ -44,18 +44,11 @@ class TransactionalKafkaBridge:
 
     def newest(self, log: str) -> Newest | None:
         if log not in self._logs:
-            self._logs[log] = KafkaLog(
-                self._topic, log, KafkaProducer(self._broker, self._settings, transactional_id=log)
-            )
+            self._logs[log] = KafkaLog(self._topic, log, self._broker, self._settings)
         return self._logs[log].newest()
 
     def send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
-        log = messages[0].route.log  # of all of them: they are of one partition
-        try:
-            return self._logs[log].send(messages)
-        except Overtaken:
-            self._logs.pop(log).close()
-            raise
+        return self._logs[messages[0].route.log].send(messages)  # all are of one partition
 
     def close(self) -> None:
         while self._logs:
@@ -63,23 +56,26 @@ class TransactionalKafkaBridge:
 
 
 class KafkaLog:
-    """What is written by one transactional id."""
+    """What is written by one transactional id. It has a producer while nothing else can have been written."""
 
-    def __init__(self, topic: str, name: str, producer: KafkaProducer) -> None:
-        self._topic, self._name, self._producer = topic, name, producer
+    def __init__(self, topic: str, name: str, broker: str, settings: dict[str, Any]) -> None:
+        self._topic, self._name = topic, name
+        self._broker, self._settings = broker, settings
+        self._producer: Any = None
         self._group: Any = None
-        self._begun = False
+        self._one_by_one = False
 
     def newest(self) -> Newest | None:
         """The newest event that is committed; None if Kafka knows of none, or has forgotten it.
 
         From here on no earlier producer can write, and what one of them had not committed is gone.
         """
+        if self._producer is None:
+            self._producer = KafkaProducer(self._broker, self._settings, transactional_id=self._name)
+            with self._producer.explained():
+                self._producer.client.init_transactions(self._producer.seconds)
         reading = {"group.id": self._name, "enable.auto.commit": False, "isolation.level": "read_committed"}
         with self._producer.explained():
-            if not self._begun:
-                self._producer.client.init_transactions(self._producer.seconds)
-                self._begun = True
             with closing(Consumer({**self._producer.connecting(), **reading})) as consumer:
                 [found] = consumer.committed([TopicPartition(self._topic, 0)], timeout=self._producer.seconds)
                 self._group = consumer.consumer_group_metadata()
@@ -91,20 +87,26 @@ class KafkaLog:
         return Newest(found.offset, said["id"], datetime.fromisoformat(said["time"]), said["relay"])
 
     def send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
-        """A broker refuses a whole record batch: which of its messages is to blame shows when each is sent alone."""
-        with self._producer.explained():
-            answers = self._transaction(messages)
-            if answers is not None:
-                return answers
-            answers = []
-            for message in messages:
-                answers += self._transaction([message]) or []
-                if answers[-1] is not None:
-                    break
-            return answers
+        if self._producer is None:
+            raise Overtaken
+        at_once = 1 if self._one_by_one else len(messages)
+        self._one_by_one = False
+        answers: list[Exception | None] = []
+        try:
+            with self._producer.explained():
+                while len(answers) < len(messages) and not any(answers):
+                    answers += self._transaction(messages[len(answers) :][:at_once])
+        except Overtaken:
+            self.close()
+            raise
+        return answers
 
-    def _transaction(self, messages: Sequence[RelayMessage]) -> list[Exception | None] | None:
-        """Commit messages, up to the first that is refused; None if it isn't known which one is."""
+    def _transaction(self, messages: Sequence[RelayMessage]) -> list[Exception | None]:
+        """Commit messages, up to the first that is refused.
+
+        A broker refuses a whole record batch: which of its messages is to blame shows when each is sent alone, by the
+        next producer. One whose transaction was aborted may fail in the next one, too.
+        """
         answers: list[Any] = [UNANSWERED] * len(messages)
         refused: list[Exception | None] = []
 
@@ -121,8 +123,11 @@ class KafkaLog:
                 break
         self._producer.wait()
         if of_batch := next((answer for answer in answers if is_of_its_batch(answer)), None):
-            client.abort_transaction(self._producer.seconds)
-            return [refusal(of_batch)] if len(messages) == 1 else None
+            self.close()
+            if len(messages) == 1:
+                return [refusal(of_batch)]
+            self._one_by_one = True
+            raise Overtaken
         for answer in answers:
             if answer is not None:
                 said = self._producer.unanswered(self._topic) if answer is UNANSWERED else answer
@@ -141,4 +146,6 @@ class KafkaLog:
         self._producer.client.send_offsets_to_transaction([position], self._group, self._producer.seconds)
 
     def close(self) -> None:
-        self._producer.close()
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None

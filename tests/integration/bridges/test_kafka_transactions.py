@@ -216,13 +216,21 @@ def test_each_partition_has_a_producer_of_its_own(lanes, make_relay, model):
     assert sum(bool(model.offsets(f"lanes-{n}")) for n in range(lanes.partitions)) > 1
 
 
-def test_an_id_in_the_settings_is_told(things, make_relay, model):
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"transactional.id": "x"}, "has 'transactional.id'. No two producers can share one"),
+        ({"default.topic.config": {"message.timeout.ms": 1}}, "has 'default.topic.config'. It would override"),
+    ],
+    ids=["id", "topic"],
+)
+def test_settings_that_no_relay_can_use_are_told(things, make_relay, model, option, said):
     fill_topic(things, 1)
-    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": {**model.options, "transactional.id": "x"}}}):
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": {**model.options, **option}}}):
         relay = make_relay(things, to=kafka_topic("shop.things"))
         serve_due(relay)
 
-    assert "has a 'transactional.id', which no two producers can share" in position_of(relay).error
+    assert said in position_of(relay).error
 
 
 @pytest.mark.parametrize(
