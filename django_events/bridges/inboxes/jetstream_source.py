@@ -191,7 +191,8 @@ class JetStreamReader:
         defaults = {"connect_timeout": self._seconds, "name": "django-events"}
         options = {**defaults, **options, "allow_reconnect": False, "error_cb": keep}
         try:
-            self._connection = await nats.connect(**options)
+            self._connection = nats.NATS()  # kept first: one that is refused has a socket to be closed, too
+            await self._connection.connect(**options)
         except OSError:  # a certificate that can't be verified is a ValueError, too
             raise
         except (TypeError, ValueError, AttributeError) as error:  # before it connects

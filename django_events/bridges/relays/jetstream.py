@@ -150,7 +150,8 @@ class JetStreamBridge:
         defaults = {"connect_timeout": self._seconds, "name": "django-events"}
         alone = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
         try:
-            self._connection = await nats.connect(**{**defaults, **options, **alone, "error_cb": note})
+            self._connection = nats.NATS()  # kept first: one that is refused has a socket to be closed, too
+            await self._connection.connect(**{**defaults, **options, **alone, "error_cb": note})
         except NoServersError as error:
             raise TargetUnavailable(self._said(refused[0] if refused else error)) from None
         except OSError:  # a certificate that can't be verified is a ValueError, too

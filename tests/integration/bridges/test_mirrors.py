@@ -48,6 +48,7 @@ from django_events.workers.stopping import Stop
 from tests.support.fix_consumers import serve_due
 from tests.support.fix_inboxes import take_in
 from tests.support.fix_mirrors import PASSWORD, lose, rows_of
+from tests.support.fix_mirrors import run as run_sql
 from tests.support.fix_queues import pending
 from tests.support.fix_topics import log_values, transfer_all
 from tests.support.processes import wait_until
@@ -680,6 +681,52 @@ def test_a_login_that_may_read_too_little_is_told_what_to_run(there, here, mirro
     finally:
         with connection.cursor() as cursor:
             cursor.execute(f"DROP ROLE {shop['user']}_2")
+
+
+@pytest.fixture
+def reader_of_one(there, shop):
+    """The settings have a login that may read the list of topics and one log, as the guide says to grant it by hand."""
+    login = f"{shop['user']}_one"
+    tables = f"django_events_topic, django_events_topichead, {log_table(Topic.objects.get(name='there').pk)}"
+    run_sql(f"CREATE ROLE {login} LOGIN PASSWORD '{PASSWORD}'", f"GRANT SELECT ON {tables} TO {login}")
+    options = {**shop, "user": login}
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"shop": options}}):
+        yield options
+    run_sql(f"DROP OWNED BY {login}", f"DROP ROLE {login}")
+
+
+def test_a_login_that_may_read_one_log_alone_is_enough_for_its_mirror(there, here, mirror, make_inbox, reader_of_one):
+    send(there, *range(250))
+    take_in(mirror)
+    send(there, *range(250, 350))  # segments that were made since
+    take_in(mirror)
+    assert rows_of("here") == rows_of("there")
+    assert (row().taken, row().lag, row().error) == (350, 0, "")
+    assert_proved()
+
+
+def test_a_login_that_may_read_one_log_alone_reads_no_other(there, make_topic, make_inbox, reader_of_one):
+    other = make_topic("other", partitions=3, segment_size=100)
+    send(other, "of another topic")
+    send(there, 1)
+    take_in(make_inbox(make_topic("copy", partitions=3), source=log_source("other", broker="shop"), name="there-here"))
+    assert log_values("copy") == []
+    assert "manage.py events grants --role mirror" in row().error
+    tables = [log_table(Topic.objects.get(name="other").pk), "django_events_event", "django_events_bufferedevent"]
+    with psycopg.connect(**reader_of_one, autocommit=True) as session:
+        for table in (*tables, *segments_of(other)):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                session.execute(f"SELECT FROM {table}")
+
+
+def segments_of(topic):
+    """The tables that the log of a topic is made of."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass",
+            [log_table(Topic.objects.get(name=topic.name).pk)],
+        )
+        return [table for (table,) in cursor.fetchall()]
 
 
 def test_the_login_of_a_mirror_may_do_nothing_but_read(there, here, mirror, shop):
