@@ -182,7 +182,7 @@ class JetStreamReader:
         self._loop.close()
 
     async def _connect(self, options: Mapping[str, Any]) -> None:
-        import nats
+        from nats.aio.client import Client
 
         async def keep(error: Exception) -> None:
             """A right that is missing is said here alone: no answer comes."""
@@ -191,7 +191,7 @@ class JetStreamReader:
         defaults = {"connect_timeout": self._seconds, "name": "django-events"}
         options = {**defaults, **options, "allow_reconnect": False, "error_cb": keep}
         try:
-            self._connection = nats.NATS()  # kept first: one that is refused has a socket to be closed, too
+            self._connection = Client()  # kept first: one that is refused has a socket to be closed, too
             await self._connection.connect(**options)
         except OSError:  # a certificate that can't be verified is a ValueError, too
             raise

@@ -136,7 +136,7 @@ class JetStreamBridge:
             self._loop.close()
 
     async def _connect(self, options: Mapping[str, Any]) -> None:
-        import nats
+        from nats.aio.client import Client
         from nats.errors import NoServersError
 
         refused: list[Exception] = []
@@ -150,7 +150,7 @@ class JetStreamBridge:
         defaults = {"connect_timeout": self._seconds, "name": "django-events"}
         alone = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
         try:
-            self._connection = nats.NATS()  # kept first: one that is refused has a socket to be closed, too
+            self._connection = Client()  # kept first: one that is refused has a socket to be closed, too
             await self._connection.connect(**{**defaults, **options, **alone, "error_cb": note})
         except NoServersError as error:
             raise TargetUnavailable(self._said(refused[0] if refused else error)) from None
