@@ -31,6 +31,7 @@ from django_events import declarations, models, sql
 from django_events.conf import settings
 from django_events.deriving.row_sources import Key, Label, RowSource, as_texts, from_texts, next_keys, source_of
 from django_events.exceptions import InUse, Invalid, LeaseLost, NotReady, Refused
+from django_events.log.inventory import waiting_of_topic
 from django_events.operating.interventions import record_of_topic
 from django_events.outcomes import Snapshot
 from django_events.publishing.storing import explained
@@ -122,8 +123,7 @@ class _Pace:
         self._unlooked += rows
         now = time.monotonic()
         if now - self._looked >= LOOK_EVERY and (not rows or self._unlooked >= self.most_buffered // 10):
-            [[waiting]] = sql.fetch(using, SQL.waiting_in_buffer, topic_id=topic_id, most=self.most_buffered)
-            if waiting >= self.most_buffered:
+            if waiting_of_topic(using, topic_id, counted=self.most_buffered) >= self.most_buffered:
                 return LOOK_EVERY
             self._looked, self._unlooked = now, 0
         if self.rows_per_second is None:

@@ -54,14 +54,3 @@ SELECT pg_advisory_xact_lock(hashtextextended(%(table)s, 562))
 -- Parameters: table (its name, quoted where it must be).
 -- Relies on: the catalog's own indexes.
 SELECT c.reltuples::bigint FROM pg_class AS c WHERE c.oid = to_regclass(%(table)s)
-
-
--- name: waiting_in_buffer
--- How many events of a topic wait in the buffer, counted up to `most`.
---
--- Parameters: topic_id, most.
--- Relies on: the primary key of the buffer (topic_id, id).
-SELECT count(*)
-FROM (
-    SELECT FROM django_events_bufferedevent AS b WHERE b.topic_id = %(topic_id)s ORDER BY b.id DESC LIMIT %(most)s
-) AS waiting

@@ -83,6 +83,13 @@ def waiting(using: str, **settings: str) -> list[Waiting]:
         return [Waiting._make(row) for row in sql.fetch(using, SQL.waiting, most=COUNTED)]
 
 
+def waiting_of_topic(using: str, topic_id: int, *, counted: int) -> int:
+    """How many events of a topic the transfer has not moved yet, counted up to so many."""
+    with sql.by_index(using):
+        [[events]] = sql.fetch(using, SQL.waiting_of_topic, topic_id=topic_id, most=counted)
+    return int(events)
+
+
 def next_scheduled(using: str) -> NextScheduled | None:
     """What the transfer will publish next."""
     with sql.batch(using):

@@ -53,6 +53,19 @@ CROSS JOIN LATERAL (
 ORDER BY waiting.published_at
 
 
+-- name: waiting_of_topic
+-- How many events of a topic wait in the buffer, counted up to `most`.
+--
+-- The newest are counted first: where old snapshots keep the rows of moved events, those are not walked over before it
+-- has counted as many as it may.
+-- Parameters: topic_id, most.
+-- Relies on: the primary key of the buffer (topic_id, id).
+SELECT count(*)
+FROM (
+    SELECT FROM django_events_bufferedevent AS b WHERE b.topic_id = %(topic_id)s ORDER BY b.id DESC LIMIT %(most)s
+) AS waiting
+
+
 -- name: next_scheduled
 -- The scheduled event that is due next, and for how long it has been due.
 --
