@@ -71,6 +71,7 @@ STATES = {
     "paused": _("paused %(moment)s"),
     "unserved": _("no worker, the last one %(moment)s"),
     "failing": _("fails since %(moment)s"),
+    "waiting": _("waits since %(moment)s"),
     "not begun": _("not begun"),
     "serving": _("works"),
 }
@@ -111,7 +112,13 @@ class InboxAdmin(ListsWithVerbs):
     def state(self, row: Any) -> str:
         """What `events bridges` says in a word, with since when."""
         state = state_of(row, row.now)
-        since = {"paused": row.paused_at, "failing": row.failing_since, "unserved": row.served_at}.get(state)
+        times = {
+            "paused": row.paused_at,
+            "failing": row.failing_since,
+            "waiting": row.waiting_since,
+            "unserved": row.served_at,
+        }
+        since = times.get(state)
         return str(STATES[state]) % {"moment": local(since)}
 
     @admin.display(description=_("messages behind"))

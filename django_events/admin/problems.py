@@ -37,6 +37,7 @@ KINDS = {
     "webhook disabled": gettext_lazy("webhook disabled"),
     "webhook fails": gettext_lazy("webhook fails"),
     "inbox": gettext_lazy("inbox"),
+    "inbox waits": gettext_lazy("inbox waits"),
     "unreadable": gettext_lazy("unreadable messages"),
     "messages gone": gettext_lazy("messages gone"),
 }

@@ -240,7 +240,7 @@ def consumer(of: Granting) -> Iterator[Block]:
         ],
     )
     columns = ("position", "taken", "left_out", "unreadable", "unreadable_at", "gone", "gone_at", "lag")
-    notes = ("moved_at", "served_at", "failing_since", "error")
+    notes = ("moved_at", "served_at", "failing_since", "waiting_since", "error")
     yield Block(
         "Inboxes: how far they are. A login that serves them publishes, so it gets the role of publishers too.",
         [of.on(f"SELECT, UPDATE ({', '.join((*columns, *notes))})", _table(models.Inbox))],

@@ -1137,6 +1137,10 @@ class Migration(OnPostgreSQL):
                     models.DateTimeField(blank=True, editable=False, null=True, verbose_name="fails since"),
                 ),
                 (
+                    "waiting_since",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="waits since"),
+                ),
+                (
                     "error",
                     models.TextField(blank=True, db_default="", default="", editable=False, verbose_name="error"),
                 ),
@@ -1163,7 +1167,13 @@ class Migration(OnPostgreSQL):
                 "constraints": [
                     models.CheckConstraint(
                         condition=_readable(
-                            "unreadable_at", "gone_at", "paused_at", "moved_at", "served_at", "failing_since"
+                            "unreadable_at",
+                            "gone_at",
+                            "paused_at",
+                            "moved_at",
+                            "served_at",
+                            "failing_since",
+                            "waiting_since",
                         ),
                         name="django_events_inbox_times",
                     )

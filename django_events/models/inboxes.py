@@ -43,6 +43,7 @@ class Inbox(models.Model):
     moved_at = models.DateTimeField(_("moved at"), null=True, blank=True, editable=False)
     served_at = models.DateTimeField(_("served at"), null=True, blank=True, editable=False)
     failing_since = models.DateTimeField(_("fails since"), null=True, blank=True, editable=False)
+    waiting_since = models.DateTimeField(_("waits since"), null=True, blank=True, editable=False)
     error = models.TextField(_("error"), blank=True, default="", db_default="", editable=False)
 
     class Meta:
@@ -57,7 +58,9 @@ class Inbox(models.Model):
         ]
         constraints = [
             models.CheckConstraint(
-                condition=readable("unreadable_at", "gone_at", "paused_at", "moved_at", "served_at", "failing_since"),
+                condition=readable(
+                    "unreadable_at", "gone_at", "paused_at", "moved_at", "served_at", "failing_since", "waiting_since"
+                ),
                 name="django_events_inbox_times",
             ),
         ]

@@ -8,7 +8,7 @@ UNSERVED = timedelta(seconds=60)  # without a word of a worker
 
 
 def state_of(row: models.Inbox, now: datetime) -> str:
-    """`undeclared`, `paused`, `unserved`, `failing`, `not begun` or `serving`, by the clock of the database.
+    """`undeclared`, `paused`, `unserved`, `failing`, `waiting`, `not begun` or `serving`, by the clock of the database.
 
     What a worker has written down says nothing any more when no worker is there.
     """
@@ -23,6 +23,8 @@ def state_of(row: models.Inbox, now: datetime) -> str:
         return "unserved"
     if row.failing_since is not None:
         return "failing"
+    if row.waiting_since is not None:
+        return "waiting"
     # A queue has no places, so an inbox from one has no position.
     is_begun = row.position is not None or getattr(sources[row.name], "is_queue", False)
     return "serving" if is_begun else "not begun"

@@ -102,6 +102,9 @@ INBOX_FAILING = _metric(
     labels=OF_INBOX,
     unit="seconds",
 )
+INBOX_WAITING = _metric(
+    "inbox_waiting", "For how long an inbox has waited for the transfer or a consumer.", labels=OF_INBOX, unit="seconds"
+)
 OF_STEP = ("database", "step")
 MAINTAINED = _metric(
     "maintenance_age", "For how long no run of a step of maintenance has ended.", labels=OF_STEP, unit="seconds"
@@ -214,17 +217,14 @@ def _of_inboxes(using: str) -> Iterator[Measurement]:
     names = [one.name for one in declarations.inboxes]
     if not names:
         return
-    rows = (
-        models.Inbox.objects.using(using)
-        .annotate(now=ClockTimestamp())
-        .only("name", "lag", "failing_since", "paused_at")
-    )
+    rows = models.Inbox.objects.using(using).annotate(now=ClockTimestamp())
+    rows = rows.only("name", "lag", "failing_since", "waiting_since", "paused_at")
     for row in rows.filter(name__in=names).order_by("name"):
         if row.lag is not None:
             yield Measurement(INBOX_LAG, (using, row.name), row.lag)
-        since = row.failing_since if row.paused_at is None else None
-        failing = NO_TIME if since is None else max(row.now - since, NO_TIME)
-        yield Measurement(INBOX_FAILING, (using, row.name), failing.total_seconds())
+        for metric, since in ((INBOX_FAILING, row.failing_since), (INBOX_WAITING, row.waiting_since)):
+            age = NO_TIME if since is None or row.paused_at is not None else max(row.now - since, NO_TIME)
+            yield Measurement(metric, (using, row.name), age.total_seconds())
 
 
 def _of_consumers(using: str, found: Iterable[Standing]) -> Iterator[Measurement]:

@@ -63,6 +63,7 @@ def _inboxes(using: str) -> list[dict[str, Any]]:
             "moved_at": row.moved_at,
             "served_at": row.served_at,
             "failing_since": row.failing_since,
+            "waiting_since": row.waiting_since,
             "paused_at": row.paused_at,
             "state": state_of(row, row.now),
             "error": row.error,

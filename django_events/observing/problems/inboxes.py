@@ -1,4 +1,4 @@
-"""Inboxes: kinds `inbox`, `unreadable` and `messages gone`, and those that consumers have, too.
+"""Inboxes: kinds `inbox`, `inbox waits`, `unreadable` and `messages gone`, and those that consumers have, too.
 
 What was lost or could not be read is told for a day.
 """
@@ -62,6 +62,13 @@ def _of_row(row: models.Inbox, now: datetime) -> Iterator[Finding]:
         }
         remedy = gettext("It tries again by itself. Repair what it says.")
         yield _of_inbox("inbox", row, f"{what} {row.error}", remedy)
+    elif state == "waiting" and row.waiting_since is not None and now - row.waiting_since > LATE:
+        what = gettext("inbox %(inbox)s has waited since %(moment)s, so that events don't pile up behind it.") % {
+            "inbox": row.name,
+            "moment": moment(row.waiting_since),
+        }
+        remedy = gettext("It goes on by itself. Messages wait in %(source)s, as long as that keeps them.")
+        yield _of_inbox("inbox waits", row, f"{what} {row.error}", remedy % {"source": row.source})
     if row.unreadable_at is not None and now - row.unreadable_at < TOLD_FOR:
         what = gettext("inbox %(inbox)s could not read %(messages)s, the last at %(moment)s.") % {
             "inbox": row.name,

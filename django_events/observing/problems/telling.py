@@ -34,6 +34,7 @@ KINDS: dict[str, Severity] = {
     "webhook disabled": "error",
     "webhook fails": "warning",
     "inbox": "error",
+    "inbox waits": "warning",
     "unreadable": "warning",
     "messages gone": "warning",
     "undeclared": "warning",

@@ -458,6 +458,12 @@ def test_what_is_wrong_with_an_inbox_is_shown_by_its_kind(olga, things, make_inb
     assert "inbox things-in takes nothing in since" in told
     assert "unreadable messages" in told and "messages gone" in told
 
+    hour = now - timedelta(hours=1)
+    Inbox.objects.update(failing_since=None, waiting_since=hour, error="5 events wait in the buffer")
+    told = olga.get("/admin/django_events/overview/").content.decode()
+    assert "inbox waits" in told and "5 events wait in the buffer" in told
+    assert "waits since" in olga.get("/admin/django_events/inbox/").content.decode()
+
 
 @pytest.mark.slow
 def test_a_consumer_that_nothing_serves_is_not_called_idle(olga, things, make_consumer):
