@@ -3,11 +3,11 @@
 payments_in = inbox(payments, source=redis_source("bank.payments"), name="payments-in")
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
-from django_events.declarations.limits import MAX_BATCH, NAME, NAME_RULE, check_number, is_storable
+from django_events.declarations.limits import MAX_BATCH, MAX_PENDING, NAME, NAME_RULE, check_number, is_storable
 from django_events.operable import Restartable
 from django_events.retries import Backoff
 
@@ -15,6 +15,7 @@ OnUnreadable = Literal["publish", "stop"]
 Expired = Literal["stop", "skip"]
 MessageTransform = Callable[[Any], Any]
 LONGEST_START = 200
+MOST_BUFFERED = 100_000
 
 
 @runtime_checkable
@@ -50,6 +51,8 @@ class DeclaredInbox(Restartable):
     on_unreadable: OnUnreadable = "publish"
     expired: Expired = "stop"
     keep_ids: bool = False
+    most_buffered: int | None = MOST_BUFFERED
+    most_lag: Mapping[str, int] | None = field(default=None, hash=False)
     retry: Backoff = Backoff()
     declared_at: str = field(default="", compare=False, repr=False)
 
@@ -76,11 +79,23 @@ class DeclaredInbox(Restartable):
         if self.expired not in get_args(Expired):
             yield f"{what} has expired={self.expired!r}, expected 'stop' or 'skip'."
         yield from check_number(what, "batch_size", self.batch_size, 1, MAX_BATCH)
+        if self.most_buffered is not None:
+            yield from check_number(what, "most_buffered", self.most_buffered, 1, MAX_PENDING)
+        yield from self._problems_of_most_lag(what)
         yield from (f"{what}: {problem}" for problem in self._problems_of_kept_ids())
         if not isinstance(self.retry, Backoff):
             yield f"{what} has retry={self.retry!r}, expected a Backoff."
         else:
             yield from (f"{what}: {problem}" for problem in self.retry.problems())
+
+    def _problems_of_most_lag(self, what: str) -> Iterator[str]:
+        if self.most_lag is None:
+            return
+        if not isinstance(self.most_lag, Mapping) or not all(isinstance(name, str) for name in self.most_lag):
+            yield f"{what} has most_lag={self.most_lag!r}, expected names of consumers with numbers, or None."
+            return
+        for name, most in self.most_lag.items():
+            yield from check_number(what, f"most_lag of {name!r}", most, 1, MAX_PENDING)
 
     def _problems_of_kept_ids(self) -> Iterator[str]:
         if not isinstance(self.keep_ids, bool):
@@ -93,3 +108,8 @@ class DeclaredInbox(Restartable):
                 yield from refusing()
             if self.transform is not None:
                 yield "keep_ids=True takes events as they are, and transform would change them: leave one of them out."
+            if self.most_lag is not None or self.most_buffered not in (MOST_BUFFERED, None):
+                yield (
+                    "keep_ids=True copies into the log, beside the buffer, and waits for no consumer: the other site "
+                    "has these events in its log anyway. Leave most_buffered and most_lag out."
+                )

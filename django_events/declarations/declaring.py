@@ -15,6 +15,7 @@ from django_events.declarations.declared_consumer import (
     Start,
 )
 from django_events.declarations.declared_inbox import (
+    MOST_BUFFERED,
     DeclaredInbox,
     Expired,
     InboxSource,
@@ -438,6 +439,8 @@ def inbox(
     on_unreadable: OnUnreadable = "publish",
     expired: Expired = "stop",
     keep_ids: bool = False,
+    most_buffered: int | None = MOST_BUFFERED,
+    most_lag: Mapping[str, int] | None = None,
     retry: Backoff = Backoff(attempts=5, cap=timedelta(minutes=1)),
 ) -> DeclaredInbox:
     """Declare an inbox: the messages of a broker become events of a topic, in order, each exactly once.
@@ -447,6 +450,8 @@ def inbox(
     a Draft, or None to leave it out. A message that can't be read is published as an event of its own type with all of
     its bytes, or with on_unreadable="stop" the inbox waits in front of it.
     With keep_ids the topic is a mirror of another site's: it has the same events under the same ids, and no others.
+    It takes nothing in while `most_buffered` events of the topic wait for the transfer, or while a consumer that
+    `most_lag` names is so many events behind.
     """
     declared = DeclaredInbox(
         name=name,
@@ -458,6 +463,8 @@ def inbox(
         on_unreadable=on_unreadable,
         expired=expired,
         keep_ids=keep_ids,
+        most_buffered=most_buffered,
+        most_lag=most_lag,
         retry=retry,
         declared_at=_caller(),
     )

@@ -1,6 +1,6 @@
 """The topics, consumers, clocks and inboxes that this process has declared, by name."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from django_events.declarations.declared_clock import DeclaredClock
@@ -134,8 +134,13 @@ class InboxRegistry(Registry[DeclaredInbox]):
         self.mirrors = {inbox.topic: inbox for inbox in self if inbox.keep_ids}
 
     def problems(self) -> Iterator[tuple[DeclaredInbox, str]]:
-        """As of any; and what else publishes to a topic that has the events of another site only."""
+        """As of any; consumers to wait for that don't read the topic; and what else publishes to a mirror.
+
+        A mirror has the events of another site only.
+        """
         yield from super().problems()
+        for inbox in self:
+            yield from ((inbox, problem) for problem in self._problems_of_most_lag(inbox))
         for mirror in self.mirrors.values():
             others = [f"inbox {one.name!r}" for one in self if one.topic == mirror.topic and one is not mirror]
             others += [f"clock {one.name!r}" for one in clocks if one.topic == mirror.topic]
@@ -145,6 +150,17 @@ class InboxRegistry(Registry[DeclaredInbox]):
                     mirror,
                     f"Topic {mirror.topic!r} is a mirror of {mirror.source}, and {other} publishes to it: a mirror has "
                     "the events of its source only. Give the others a topic of their own.",
+                )
+
+    def _problems_of_most_lag(self, inbox: DeclaredInbox) -> Iterator[str]:
+        if not isinstance(inbox.most_lag, Mapping):
+            return
+        readers = [one.name for one in consumers if inbox.topic in one.topics]
+        for name in inbox.most_lag:
+            if name not in readers:
+                yield (
+                    f"Inbox {inbox.name!r} has most_lag of {name!r}, and no installed app declares a consumer of that "
+                    f"name that reads topic {inbox.topic!r}. {did_you_mean(str(name), readers)}"
                 )
 
     def refuse_publishing(self, topic: str) -> None:

@@ -29,6 +29,14 @@ class Sending(Worker, Protocol):
     def hand_back(self) -> None: ...
 
 
+class TakingIn(Worker, Protocol):
+    """The worker of an inbox, as far as the process needs to know it."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it takes in no more until the transfer, or a consumer, has caught up."""
+
+
 class Done(NamedTuple):
     """How many events were moved into the log, and passed by consumers, and how many attempts to send were settled."""
 
@@ -51,7 +59,7 @@ class AllInOne:
         *,
         threads: int = 1,
         sending: Callable[[Listener, bool], Sending] | None = None,
-        taking_in: Callable[[bool], Sequence[Worker]] = lambda once: (),
+        taking_in: Callable[[bool], Sequence[TakingIn]] = lambda once: (),
     ) -> None:
         self.using = using
         self.listener = Listener(using)
@@ -115,11 +123,17 @@ class AllInOne:
     def _run_once(
         self, stop: Stop, on_moved: OnProgress, on_handled: OnProgress, on_settled: OnProgress, on_taken: OnProgress
     ) -> None:
-        for inbox in self._make_taking_in(True):
-            with closing(inbox):
-                run(inbox, stop, once=True, on_progress=on_taken)
+        inboxes = self._make_taking_in(True)
         first = True
-        while (run(self.transfer, stop, once=True, on_progress=on_moved) or first) and not stop.requested:
+        while not stop.requested:
+            taken = 0
+            for one in inboxes:
+                with closing(one):
+                    taken += run(one, stop, once=True, on_progress=on_taken)
+            # What the transfer moves, and consumers handle, in this round lets these go on in the next one.
+            inboxes = [one for one in inboxes if one.waits]
+            if not (run(self.transfer, stop, once=True, on_progress=on_moved) or taken or first) or stop.requested:
+                return
             self._serve(stop, on_handled, once=True)
             if self._make_sending is not None:
                 with closing(self._make_sending(self.listener, True)) as self._sending:

@@ -14,6 +14,7 @@ from django_events import (
     inbox,
     jetstream_source,
     kafka_source,
+    log_source,
     rabbitmq_source,
     redis_source,
     sqs_source,
@@ -73,6 +74,11 @@ def declared(**options: Any) -> DeclaredInbox:
 )
 def test_an_inbox_that_is_right_has_no_problem(source):
     assert list(declared(source=source).problems()) == []
+    assert list(declared(source=source, most_buffered=None, most_lag={"billing": 1}).problems()) == []
+
+
+def test_an_inbox_with_limits_can_be_a_key():
+    assert hash(declared(most_lag={"billing": 5})) == hash(declared(most_lag={"billing": 5}))
 
 
 @pytest.mark.parametrize(
@@ -95,6 +101,13 @@ def test_an_inbox_that_is_right_has_no_problem(source):
         ({"on_unreadable": "drop"}, "on_unreadable='drop'"),
         ({"expired": True}, "expired=True"),
         ({"retry": 3}, "retry=3"),
+        ({"most_buffered": 0}, "most_buffered=0"),
+        ({"most_buffered": "many"}, "most_buffered='many'"),
+        ({"most_lag": ["billing"]}, "most_lag=['billing'], expected names of consumers with numbers"),
+        ({"most_lag": {3: 5}}, "most_lag={3: 5}"),
+        ({"most_lag": {"billing": 0}}, "most_lag of 'billing'=0, expected a whole number"),
+        ({"source": log_source("o", broker="s"), "keep_ids": True, "most_buffered": 5}, "waits for no consumer"),
+        ({"source": log_source("o", broker="s"), "keep_ids": True, "most_lag": {"billing": 5}}, "Leave most_buffered"),
     ],
 )
 def test_what_is_wrong_is_said(options, problem):

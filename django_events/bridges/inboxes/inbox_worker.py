@@ -17,6 +17,7 @@ from typing import Any, cast
 from django.db import DatabaseError, InterfaceError
 
 from django_events import sql, telemetry
+from django_events.bridges.inboxes.back_pressure import BackPressure
 from django_events.bridges.inboxes.drafting import LONGEST_REASON, Unreadable, event_of, unreadable_event
 from django_events.bridges.inboxes.frozen_twins import FrozenTwins
 from django_events.bridges.inboxes.sources import (
@@ -27,7 +28,15 @@ from django_events.bridges.inboxes.sources import (
     SourceReader,
     SourceUnavailable,
 )
-from django_events.bridges.inboxes.taking_in import InboxRow, Intake, find, note_failure, note_served, take_in
+from django_events.bridges.inboxes.taking_in import (
+    InboxRow,
+    Intake,
+    find,
+    note_failure,
+    note_served,
+    note_waiting,
+    take_in,
+)
 from django_events.conf import settings
 from django_events.consuming.failures import storable
 from django_events.declarations import DeclaredInbox, registry
@@ -63,10 +72,12 @@ class InboxWorker:
         self.using = using
         self.inbox = inbox
         self.failure = ""  # why nothing can be taken in now
+        self.waits = False  # whether that is because of what is behind the inbox: no failure of it
         self._once = once
         self._topic = registry.get(inbox.topic)
         self._source: Any = inbox.source
         self._twins = FrozenTwins(using)
+        self._pressure = BackPressure(using, inbox, once=once)
         self._reader: Any = None  # a SourceReader, or what `_new_reader` makes
         self._row: InboxRow | None = None  # as this turn found it
         self._doubts_waiting = False  # the reader could not wait, and what it reads doesn't say why
@@ -151,7 +162,7 @@ class InboxWorker:
         """
         assert self._row is not None  # noqa: S101
         try:
-            return note_failure(self.using, self._row, reason)
+            return (note_waiting if self.waits else note_failure)(self.using, self._row, reason)
         except DatabaseError as error:
             kind = sql.kind_of(error)
             if kind.passes or kind is sql.ErrorKind.TABLE_GONE:
@@ -191,6 +202,9 @@ class InboxWorker:
             self._rest_paused(row)
             return 0
         self._refuse_another(row)
+        if (clear := self._clear(row)) is None:
+            return 0
+        row = clear
         reader = self._open()
         if row.position is None:
             with self._reading():
@@ -225,6 +239,7 @@ class InboxWorker:
             self._stand_by()
             return False
         self._row = row._replace(position=intake.position)
+        self._pressure.took()
         self._served = time.monotonic()
         self._works()
         return True
@@ -237,7 +252,7 @@ class InboxWorker:
         """The row is another one by now: what was read from the former place, or found missing there, says nothing."""
         self._rests_until = time.monotonic() + STANDS_BY
         self._again = True
-        self._row, self.failure = None, ""
+        self._row, self.failure, self.waits = None, "", False
         logger.info(
             "Inbox %s is moved on by another process, begun anew, or paused: this one stands by.",
             self.inbox,
@@ -250,10 +265,47 @@ class InboxWorker:
         self._rests_until = time.monotonic() + STANDS_BY
         self._looked = time.monotonic()
         self._doubts_waiting = False
-        self._failures, self._failing_since, self.failure = 0, None, ""
-        if time.monotonic() - self._served > SAID_SERVED:
+        self._failures, self._failing_since, self.failure, self.waits = 0, None, "", False
+        if row.waits_for or time.monotonic() - self._served > SAID_SERVED:
             self._served = time.monotonic()
             note_served(self.using, row, None)
+
+    def _reason_to_wait(self, row: InboxRow) -> str:
+        """What the inbox has to wait for before it takes in more; empty if nothing."""
+        return self._pressure.reason(row)
+
+    def _clear(self, row: InboxRow) -> InboxRow | None:
+        """The row if what is behind the inbox can take more. Otherwise it rests, and holds nothing of the source."""
+        if reason := self._reason_to_wait(row):
+            self._wait_behind(row, reason)
+            return None
+        if self.waits:
+            logger.info("Inbox %s goes on: what it waited for has caught up.", self.inbox, extra=self._fields())
+            self.failure, self.waits = "", False
+        if row.waits_for:
+            if not note_served(self.using, row, None):
+                self._stand_by()
+                return None
+            row = self._row = row._replace(waits_for="")
+        return row
+
+    def _wait_behind(self, row: InboxRow, reason: str) -> None:
+        """Rest until the next look, without a growing pause: the source has done nothing wrong."""
+        self._drop()
+        self._doubts_waiting = False
+        self._failures, self._failing_since = 0, None
+        is_new, self.waits, self.failure = self.failure != reason, True, reason
+        self._looked = time.monotonic()
+        self._rests_until = 0.0 if self._once else self._pressure.looks_again
+        if row.waits_for != reason or time.monotonic() - self._served > SAID_SERVED:
+            self._served = time.monotonic()
+            if not self._note(reason):
+                self._stand_by()
+                return
+        if is_new:
+            logger.warning(
+                "Inbox %s takes nothing in for now: nothing is lost. %s", self.inbox, reason, extra=self._fields()
+            )
 
     def _intake(self, places: Places, found: Found, stop: Stop) -> Intake:
         """The events of what was found, up to a message that can't be taken in now, or a request to stop."""
@@ -410,6 +462,7 @@ class InboxWorker:
         """Write down why the inbox is held up; returns whether the row is still the one that this is of."""
         reason = storable(reason)[:LONGEST_REASON]
         self._served = self._looked = time.monotonic()
+        self.waits = False
         if self._row is not None and not self._note(reason):
             self._stand_by()
             return False

@@ -13,7 +13,8 @@
 A message is acknowledged after the COMMIT of the transaction that publishes it. So one comes again if a process ends
 in between. What it is recognised by is its identity, which is a dedup key of the topic, taken in that transaction.
 
-A reader is used in one thread. After any error it is closed, and another one is opened for the next attempt.
+A reader is used in one thread. After any error, and while the inbox is paused or waits for what is behind it, it is
+closed, and another one is opened for the next attempt. What it had in hand is the queue's again.
 """
 
 import json

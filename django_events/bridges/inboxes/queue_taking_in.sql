@@ -25,6 +25,7 @@ SET
     moved_at = clock_timestamp(),
     served_at = clock_timestamp(),
     failing_since = CASE WHEN %(is_well)s THEN NULL ELSE failing_since END,
-    error = CASE WHEN %(is_well)s THEN '' ELSE error END
+    waiting_since = NULL,
+    error = CASE WHEN %(is_well)s OR waiting_since IS NOT NULL THEN '' ELSE error END
 WHERE id = %(inbox_id)s AND generation = %(generation)s
 RETURNING id

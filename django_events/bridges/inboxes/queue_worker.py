@@ -74,6 +74,9 @@ class QueueInboxWorker(InboxWorker):
             self._rest_paused(row)
             return 0
         self._refuse_another(row._replace(source=str(self._source)))  # a row without a position is of any source
+        if (clear := self._clear(row)) is None:
+            return 0
+        row = clear
         reader = self._open_queue()
         try:
             with self._reading():
@@ -133,6 +136,7 @@ class QueueInboxWorker(InboxWorker):
         intake = take_in_queued(
             self.using, row, self._topic, queued, window=self._source.window, lag=self._lag, is_well=is_well
         )
+        self._pressure.took()
         self._served = time.monotonic()
         if is_well:
             self._works()

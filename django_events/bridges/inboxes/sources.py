@@ -8,8 +8,9 @@
 
     inbox(papers, source=FromPrinter(), name="papers-in")
 
-A reader is used in one thread. After any error it is closed, and another one is opened for the next attempt. It keeps
-no position and acknowledges nothing: where to read is asked each time, because the database alone knows it.
+A reader is used in one thread. After any error, and while the inbox is paused or waits for what is behind it, it is
+closed, and another one is opened for the next attempt. It keeps no position and acknowledges nothing: where to read is
+asked each time, because the database alone knows it.
 """
 
 import json

@@ -44,6 +44,7 @@ class InboxRow(NamedTuple):
     source: str  # of which the position is
     topic_id: int
     topic: str
+    waits_for: str  # what of this database, in a sentence; empty if it doesn't
 
     @property
     def expected(self) -> str | None:
@@ -151,6 +152,15 @@ def note_failure(using: str, row: InboxRow, error: str) -> bool:
     with _noting(using) as noted:
         noted += sql.fetch(
             using, SQL.fail, inbox_id=row.id, generation=row.generation, expected=row.expected, error=error
+        )
+    return bool(noted)
+
+
+def note_waiting(using: str, row: InboxRow, reason: str) -> bool:
+    """Write down what it waits for, and keep since when; returns whether the row is still so."""
+    with _noting(using) as noted:
+        noted += sql.fetch(
+            using, SQL.wait, inbox_id=row.id, generation=row.generation, expected=row.expected, reason=reason
         )
     return bool(noted)
 

@@ -1,10 +1,13 @@
 -- name: find
 -- An inbox: how far it is, as text, where it begins if it is nowhere yet, how often it was begun anew or paused, whether it
--- is paused, of which source its position is, and the id and name of its topic.
+-- is paused, of which source its position is, the id and name of its topic, and what of this database it waits for, if
+-- it does.
 --
 -- Parameters: name.
 -- Relies on: the unique index of django_events_inbox (name).
-SELECT i.id, i.position::text, i.start, i.generation, i.paused_at IS NOT NULL, i.source, i.topic_id, t.name
+SELECT
+    i.id, i.position::text, i.start, i.generation, i.paused_at IS NOT NULL, i.source, i.topic_id, t.name,
+    CASE WHEN i.waiting_since IS NULL THEN '' ELSE i.error END
 FROM django_events_inbox AS i
 JOIN django_events_topic AS t ON t.id = i.topic_id
 WHERE i.name = %(name)s
@@ -31,6 +34,7 @@ SET
     moved_at = clock_timestamp(),
     served_at = clock_timestamp(),
     failing_since = NULL,
+    waiting_since = NULL,
     error = ''
 WHERE
     id = %(inbox_id)s
@@ -49,7 +53,12 @@ RETURNING id
 -- Parameters: inbox_id, generation, expected (null for one that has not begun), lag (null if the source can't tell).
 -- Relies on: the primary key of django_events_inbox.
 UPDATE django_events_inbox
-SET served_at = clock_timestamp(), lag = %(lag)s::bigint, failing_since = NULL, error = ''
+SET
+    served_at = clock_timestamp(),
+    lag = %(lag)s::bigint,
+    failing_since = NULL,
+    waiting_since = NULL,
+    error = ''
 WHERE
     id = %(inbox_id)s
     AND generation = %(generation)s
@@ -67,7 +76,27 @@ UPDATE django_events_inbox
 SET
     served_at = clock_timestamp(),
     failing_since = coalesce(failing_since, clock_timestamp()),
+    waiting_since = NULL,
     error = %(error)s
+WHERE
+    id = %(inbox_id)s
+    AND generation = %(generation)s
+    AND position IS NOT DISTINCT FROM %(expected)s::jsonb
+RETURNING id
+
+
+-- name: wait
+-- Note what of this database an inbox waits for, if it is where the worker believes it to be; answers with a row if so.
+-- That is no failure, so none goes on.
+--
+-- Parameters: inbox_id, generation, expected (null for one that has not begun), reason.
+-- Relies on: the primary key of django_events_inbox.
+UPDATE django_events_inbox
+SET
+    served_at = clock_timestamp(),
+    failing_since = NULL,
+    waiting_since = coalesce(waiting_since, clock_timestamp()),
+    error = %(reason)s
 WHERE
     id = %(inbox_id)s
     AND generation = %(generation)s
