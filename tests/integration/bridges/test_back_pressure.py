@@ -107,10 +107,10 @@ def of_aws(server):
         server.send("bank.fifo", *map(json.dumps, numbers), MessageGroupId="one")
 
     def left():
-        client = server.client("sqs")
-        queue = client.get_queue_url(QueueName="bank.fifo")["QueueUrl"]
         name = "ApproximateNumberOfMessages"
-        return int(client.get_queue_attributes(QueueUrl=queue, AttributeNames=[name])["Attributes"][name])
+        with closing(server.client("sqs")) as client:
+            queue = client.get_queue_url(QueueName="bank.fifo")["QueueUrl"]
+            return int(client.get_queue_attributes(QueueUrl=queue, AttributeNames=[name])["Attributes"][name])
 
     return Broker(sqs_source("bank.fifo"), send, left)
 
