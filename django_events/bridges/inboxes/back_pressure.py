@@ -61,9 +61,8 @@ class BackPressure:
             if time.monotonic() < self.looks_again and not (self._once and self._reason):
                 return self._reason
         began = time.monotonic()
-        self._took = False
         self._reason = self._look(row)
-        now = time.monotonic()
+        now, self._took = time.monotonic(), False
         self.looks_again = now + max(LOOK_EVERY, RESTS * (now - began))
         return self._reason
 
