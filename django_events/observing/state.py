@@ -98,7 +98,7 @@ OF_INBOX = ("database", "inbox")
 INBOX_LAG = _metric("inbox_lag", "Messages of its source that an inbox has not taken in, if known.", labels=OF_INBOX)
 INBOX_FAILING = _metric(
     "inbox_failing",
-    "For how long an inbox has been held up; 0 while it works or is paused.",
+    "For how long an inbox has been held up by its source; 0 while it works, waits or is paused.",
     labels=OF_INBOX,
     unit="seconds",
 )
