@@ -69,7 +69,12 @@ BEHIND = _metric(
     unit="seconds",
 )
 HANDLED = _metric("consumer_handled", "Events that were handled.", labels=OF_CONSUMER, kind="counter")
-FAILED = _metric("consumer_failed", "Attempts that failed.", labels=OF_CONSUMER, kind="counter")
+FAILED = _metric(
+    "consumer_failed",
+    "Attempts that failed, without those of a relay whose target is down.",
+    labels=OF_CONSUMER,
+    kind="counter",
+)
 IGNORED = _metric("consumer_ignored", "Events that were ignored.", labels=OF_CONSUMER, kind="counter")
 DEAD_LETTERED = _metric("consumer_dead_lettered", "Events that died.", labels=OF_CONSUMER, kind="counter")
 DEAD = _metric("consumer_dead_letters", "Dead letters that are there, counted.", labels=OF_CONSUMER)
