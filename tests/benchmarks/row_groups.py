@@ -70,7 +70,7 @@ def row_groups(effort: Effort) -> Iterator[Row]:
 def _compared(effort: Effort, what: str, blocks: dict[str, Callable[[], float]]) -> Iterator[Row]:
     for block in blocks.values():
         block()
-    samples = interleave(blocks, rounds=effort.rounds(15))
+    samples = interleave(blocks, rounds=effort.rounds(9))
     for other in blocks:
         if other != "of 122,880":
             yield samples.row(what, "of 122,880", other, unit="s")
