@@ -3,7 +3,10 @@
 import json
 import re
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,16 +14,19 @@ from django.db import connection, transaction
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from django_events import Draft, publish_many
 from django_events.models import Event, TopicHead
 from django_events.reading import topics
+from django_events.reading.columns import COLUMNS
 from django_events.reading.dsn import Connection, Dsn
 from django_events.reading.ranges import Range, split
 from django_events.reading.topics import TopicChoice
 from django_events.statements import Statement
 from tests.spark.conftest import move
 from tests.support.fix_topics import TopicFactory
+from tests.support.proxies import Proxy, Wire
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.quick]
 
@@ -137,6 +143,79 @@ def test_columns_are_chosen_and_ordered(log: Callable[..., Any], read: Callable[
     assert read(topic, columns="offset, key,topic").columns == ["offset", "key", "topic"]
     assert [tuple(row) for row in read(topic, columns="offset, key,topic").collect()] == [(1, "k", "things")]
     assert [tuple(row) for row in read(topic, columns="topic").collect()] == [("things",)]
+
+
+class RecordingProxy(Proxy):
+    """Keeps what clients say."""
+
+    said = b""
+
+    def from_client(self, wire: Wire, data: bytes) -> None:
+        self.said += data
+        super().from_client(wire, data)
+
+    def columns(self) -> list[set[str]]:
+        """Of each statement that has read events since the last call, the columns that it asks for."""
+        statements = re.findall(r"COPY \(.*?TO STDOUT", self.said.decode(errors="replace"), re.DOTALL)
+        self.said = b""
+        # A column stands there under the name that Spark has for it, once for each statement of the reader.
+        return [{name for name in COLUMNS if re.search(rf'AS "{name}"', one)} for one in statements]
+
+
+@pytest.mark.requirement("X1")
+def test_postgresql_is_asked_for_the_columns_that_are_named_and_for_no_others(
+    log: Callable[..., Any], spark: Any, dsn: str
+) -> None:
+    """By the option. What a query selects Spark doesn't tell a source of Python, so without the option all are sent."""
+    topic = log(*(Draft(value={"n": n}, key="k", type="t") for n in range(3)))
+    known = conninfo_to_dict(dsn)
+    with closing(RecordingProxy(f"postgresql://{known['host']}:{known['port']}")) as proxy:
+        address = make_conninfo(dsn, host=proxy.host, port=proxy.port, sslmode="disable")
+
+        def read(**options: str) -> Any:
+            options = {"dsn": address, "subscribe": str(topic), **options}
+            return spark.read.format("django_events").options(**options).load()
+
+        assert read(columns="offset, type").where("type = 't'").count() == 3
+        assert proxy.columns() == [{"offset", "type"}]
+        assert read(columns="topic").count() == 3
+        assert proxy.columns() == [{"offset"}]
+        assert [row.key for row in read(columns="key").collect()] == ["k"] * 3
+        assert proxy.columns() == [{"key"}]
+        everything = set(COLUMNS) - {"topic"}
+        assert read().count() == 3
+        assert proxy.columns() == [everything]
+        assert [row.type for row in read().select("type").collect()] == ["t"] * 3
+        assert proxy.columns() == [everything]
+
+
+def test_the_guide_reads_json(log: Callable[..., Any], read: Callable[..., Any], spark: Any) -> None:
+    """The blocks of its section as they stand, with VARIANT as this Spark has it."""
+    section = Path("docs/how-to/use-spark.md").read_text().split("\n## JSON")[1].split("\n## ")[0]
+    topic = log(
+        Draft(value={"id": 1, "total": "2.50"}, type="order.placed"),
+        Draft(value={"id": 2, "total": 3}, type="order.placed"),
+        Draft(value={"total": "much"}, type="order.placed"),
+        Draft(value=None, type="order.paid"),
+        Draft(body=b"\0", type="order.placed"),
+    )
+    names: dict[str, Any] = {"events": read(topic)}
+    for block in re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE):
+        exec(compile(block, "use-spark.md", "exec"), names)
+
+    placed = [(row.offset, row.id, row.total) for row in names["placed"].orderBy("offset").collect()]
+    assert placed == [(1, 1, Decimal("2.50")), (2, 2, 3), (3, None, None), (5, None, None)]
+    totals = [(row.offset, row.total) for row in names["totals"].orderBy("offset").collect()]
+    assert totals == [(1, Decimal("2.50")), (2, 3), (3, None), (4, None), (5, None)]
+    assert names["rows"] == []
+    schemas = json.dumps({"order.placed": {"1": {"type": "object", "properties": {"any": {}}}}})
+    log(Draft(value={"any": {"deep": [7]}}, type="order.placed"), topic=topic)
+    typed = read(topic, schema="order.placed", schemas=schemas).selectExpr(
+        "offset", "try_variant_get(try_parse_json(rescued), '$.id', 'long') AS id", "data.any"
+    )
+    deep = typed.selectExpr("`offset`", "id", "try_variant_get(try_parse_json(any), '$.deep[0]', 'int') AS deep")
+    found = [tuple(row) for row in deep.orderBy("offset").collect()]
+    assert found == [(1, 1, None), (2, 2, None), (3, None, None), (5, None, None), (6, None, 7)]
 
 
 @pytest.mark.slow
@@ -402,7 +481,6 @@ def test_the_zones_of_servers_and_sessions_make_no_difference(
 def test_a_server_with_another_encoding_is_understood(dsn: str) -> None:
     from psycopg.conninfo import make_conninfo
 
-    from django_events.reading.columns import COLUMNS
     from django_events.reading.dsn import Dsn
     from django_events.reading.rows import read_table
     from django_events.statements import _made
