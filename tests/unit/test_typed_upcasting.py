@@ -122,7 +122,8 @@ def read(typed: TypedColumns, *events: tuple[int, str]) -> list[dict[str, Any]]:
     made = typed.opened().columns(
         pa.array([KIND] * len(events)), pa.array([text for _, text in events]), pa.array(metadata)
     )
-    return pa.RecordBatch.from_pydict(made).to_pylist()
+    rows: list[dict[str, Any]] = pa.RecordBatch.from_pydict(made).to_pylist()
+    return rows
 
 
 def _declared(fields: str, newest: int, chain: dict[int, str]) -> tuple[Contract, TypedColumns]:
@@ -154,7 +155,7 @@ def _is_what_the_model_reads(contract: Contract, version: int, text: str, data: 
     except Misfit:
         return
     for name, value in model.model_dump().items():
-        found = dict(data[name]) if isinstance(value, dict) and name == "named" else data[name]
+        found: Any = dict(data[name]) if isinstance(value, dict) and name == "named" else data[name]
         if name == "any":
             found = None if found is None else json.loads(found)
         assert found == value, name
