@@ -33,6 +33,14 @@ def count(number: int, noun: str, *, more: bool = False) -> str:
     return f"{'at least ' if more else ''}{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def size(number: int) -> str:
+    """`12.4 MB`, in the units that sizes are given in."""
+    for power, unit in ((30, "GB"), (20, "MB"), (10, "KB")):
+        if number >= 1 << power:
+            return f"{number / (1 << power):,.1f} {unit}"
+    return f"{number} B"
+
+
 # Characters that turn the direction of what follows: `\u202egpj.exe` would be read as `exe.jpg`.
 TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 

@@ -31,6 +31,7 @@ class FolderLock:
         self._dsn, self._connection, self._path = dsn, connection, path
         self._of_what_is_written = of_what_is_written
         self._lost = False
+        self._asking = threading.Lock()  # one question at a time: `watched` has a thread of its own
 
     def check(self) -> None:
         """Refused if the lock is lost, or OperationalError if the database can't be reached any more."""
@@ -91,6 +92,10 @@ class FolderLock:
 
     def _answers(self) -> bool:
         """Whether the session is there. A server that is cut off says nothing, for hours."""
+        with self._asking:
+            return self._is_there()
+
+    def _is_there(self) -> bool:
         server = self._connection.pgconn
         deadline = time.monotonic() + PATIENCE
         try:

@@ -5,7 +5,9 @@ commits that set the same one conflict, whatever the retries. RESTORE sets the r
 append also says its mark in the history, which tells whether it was undone.
 """
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +23,9 @@ from django_events.exporting.blanking import ERASED_METADATA, LEFT
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data, split
+from django_events.exporting.tables.delta_expiring import DeltaFiles, DeltaLog, folder_of, rows_before
+from django_events.exporting.tables.expiring import Expired, not_named, removed
+from django_events.exporting.tables.folders import files_of_table
 from django_events.exporting.tables.table import (
     COLUMNS,
     ERASED,
@@ -50,6 +55,7 @@ COMMITS_PER_CHECKPOINT = 10  # as Spark has it; delta-rs would write one for eac
 # Numbers beside the mark; the last one is when the last erasure began, as a version can be nothing else.
 OF_FIRST, OF_GREATEST, OF_ERASURES, OF_TIMES = "first", "greatest", "erasures", "times of erasures"
 FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many each time after
+EXPIRED = "django-events.expired"  # the version in which files were looked for that no commit has named
 CHANGES = "delta.enableChangeDataFeed"
 
 
@@ -66,6 +72,7 @@ class DeltaEvents:
         self._columns = columns
         self._table = self._opened()
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
+        self._files = DeltaFiles()
         self.lost_end = False
         self.left_out = 0
         self.first_erased = LastErasure()
@@ -212,6 +219,43 @@ class DeltaEvents:
         except CommitFailedError as error:
             raise Conflict(str(error)) from error
         return int(done["numFilesRemoved"] - done["numFilesAdded"])
+
+    def expire(self, age: timedelta, stopped: Callable[[], bool]) -> Expired:
+        mark, before = self.mark(), time.time() - age.total_seconds()
+        if mark is None:
+            return Expired()
+        folder = folder_of(self._place)
+        there = files_of_table(folder)
+        log = DeltaLog(there, folder, newest=self._table.version(), before=before)
+        written = rows_before(there, before)
+        unnamed = not_named(written, self._files.names(self._table, folder, log))
+        if stopped() or not (unnamed or log.is_worth_a_commit):
+            return Expired()
+        if log.needs_checkpoint:
+            self._table.create_checkpoint()
+        if not_named(unnamed, self._files.former(folder, log)):
+            self._refuse_what_was_begun(mark)
+        else:
+            self._append([], self._saying(mark))  # the mark stays in the history
+        self._table.update_incremental()
+        done = removed(folder, log.going, versions=log.versions_going, stopped=stopped)
+        unnamed = not_named(written, self._files.names(self._table, folder, log))
+        done.add(removed(folder, unnamed, stopped=stopped))
+        return done
+
+    def _refuse_what_was_begun(self, mark: Mark) -> None:
+        """Make a commit that each commit conflicts with which was begun before, also one that only merges files."""
+        last = {EXPIRED: str(self._table.version())}
+        try:
+            self._table.alter.set_table_properties(
+                last, raise_if_not_exists=False, commit_properties=self._saying(mark)
+            )
+        except CommitFailedError as error:
+            raise Conflict(str(error)) from error
+
+    def thin(self, age: timedelta) -> Expired:
+        """None goes: checkpoints make commits take the same time, however many versions there are."""
+        return Expired()
 
     def refuse_other_values(self) -> None:
         refuse_other_values(self.values(), self._columns, self._place)

@@ -9,23 +9,25 @@ when enough events wait, or when they have waited for long enough.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from threading import Event
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from django_events.exceptions import EventsMissing, NotReady, Refused
 from django_events.exporting.erasing import Applied, Erasing
-from django_events.exporting.erasures import LastErasure, before_reading, newest, refuse_older_database
+from django_events.exporting.erasures import Erasures, LastErasure, before_reading, newest, refuse_older_database
 from django_events.exporting.export import BEGINNING, END, bytes_per_row, is_compacted, is_the_same, made_anew
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
 from django_events.exporting.local import Connections
-from django_events.exporting.locking import COMMITTED, alone, resting
+from django_events.exporting.locking import COMMITTED, FolderLock, alone, resting
 from django_events.exporting.tables.erasing import erase_in_table
+from django_events.exporting.tables.expiring import Expired
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.reading import topics
 from django_events.reading.dsn import Connection, Dsn
@@ -67,6 +69,7 @@ class TableExport:
     follow: bool = False
     every: float = 60.0
     compact: bool = False
+    expire: timedelta | None = None  # the age from which on former versions, and files that none names, go
     consumer: str | None = None
     allow_loss: bool = False
     erasing: Erasing | None = None
@@ -87,6 +90,7 @@ class TableSummary:
     files_fewer: int = 0
     left_out: int = 0
     applied: Applied = field(default_factory=Applied)
+    expired: Expired = field(default_factory=Expired)
 
 
 Tell = Callable[[str, int, int], None]  # a topic, how many events a commit has added, and how many wait
@@ -108,7 +112,7 @@ def export_to_tables(
         alone(dsn, place, of_what_is_written=COMMITTED) as lock,
         resting(dsn) as connection,
         lock.watched(cancel),
-        closing(_Run(wanted, connection, connections, stop, tell)) as run,
+        closing(_Run(wanted, connection, connections, stop, tell, lock)) as run,
     ):
         run.open()
         run.once()
@@ -125,10 +129,16 @@ class _Run:
     """A run with its tables."""
 
     def __init__(
-        self, wanted: TableExport, connection: Connection, connections: Connections, stop: StopRequest, tell: Tell
+        self,
+        wanted: TableExport,
+        connection: Connection,
+        connections: Connections,
+        stop: StopRequest,
+        tell: Tell,
+        lock: FolderLock,
     ) -> None:
         self._wanted, self._connection, self._connections = wanted, connection, connections
-        self._stop, self._tell = stop, tell
+        self._stop, self._tell, self._lock = stop, tell, lock
         self._dsn = Dsn(wanted.dsn)
         self._follower = Follower(wanted.consumer) if wanted.consumer else None
         self._waiting_since: dict[str, float] = {}
@@ -189,25 +199,30 @@ class _Run:
                 self._wanted.erasing,
                 place=self._place(log),
                 after=table.erased(),
-                work=partial(erase_in_table, table, log.name, self._wanted.format),
+                work=partial(self._erase_in, table, log.name),
             )
             self._newest_erasure[log.name] = number
+
+    def _erase_in(self, table: EventTable, topic: str, erasures: Erasures) -> dict[str, Any]:
+        done = erase_in_table(table, topic, self._wanted.format, erasures)
+        self._lock.check()  # as after a commit of events
+        return done
 
     def _place(self, log: TopicLog) -> str:
         catalog = f"catalog {self._wanted.catalog}, " if self._wanted.catalog else ""
         return f"{catalog}{self._wanted.path}/{log.name}"
 
     def tidy(self) -> None:
-        """Merge small files, if that is wanted. What comes in between makes it wait."""
+        """Merge small files, and remove former versions, as far as that is wanted. What comes in between waits."""
         self._tidied_at = time.monotonic()
         for table in self._tables.values():
-            if self._stop.requested:
-                return
-            try:
-                if self._wanted.compact:
+            if self._wanted.compact and not self._stop.requested:
+                with suppress(Conflict):
                     self.summary.files_fewer += table.compact(self._wanted.target_size)
-            except Conflict:
-                continue
+            if self._wanted.expire is not None and not self._stop.requested:
+                self._lock.check()
+                with suppress(Conflict):
+                    self.summary.expired.add(table.expire(self._wanted.expire, lambda: self._stop.requested))
 
     def _logs(self) -> list[TopicLog]:
         return topics.find(self._connection, topics.TopicChoice(names=self._wanted.topics))
@@ -222,6 +237,9 @@ class _Run:
             most = max(min(self._wanted.events_per_commit, int(BYTES_PER_COMMIT / size)), 1)
             until = min(start + most, end)
             self._commit(log, start, until)
+            if self._wanted.expire is not None:
+                with suppress(Conflict):
+                    self.summary.expired.add(self._tables[log.name].thin(self._wanted.expire))
             self._tell(log.name, until - start, max(log.end - until, 0))
             start = until
             if self._follower is not None:
@@ -297,6 +315,9 @@ class _Run:
                 break
         else:
             raise Refused(f"Table {log.name!r} had {CONFLICTS} commits of others in turn. Run it again.")
+        # Delta's commit is a file that isn't there yet. Of a process that was held up just before, another run may have
+        # removed the file of that version, with all that is behind a checkpoint: then the commit is none.
+        self._lock.check()
         self.summary.events += self._rows
         self.summary.commits += 1
 

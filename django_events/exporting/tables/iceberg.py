@@ -6,10 +6,12 @@ by default, and two exporters at once would double every event without a word: `
 A rollback sets the snapshot back and leaves the properties, so each snapshot says its mark too.
 """
 
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +24,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 from pyiceberg.transforms import DayTransform
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
@@ -30,6 +34,8 @@ from django_events.exporting.blanking import blanked
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data
+from django_events.exporting.tables.expiring import AT_ONCE, Expired, not_named, removed
+from django_events.exporting.tables.iceberg_expiring import IcebergFiles, Shared, folder_of, going, is_worth_a_commit
 from django_events.exporting.tables.table import (
     COLUMNS,
     ERASED,
@@ -153,6 +159,7 @@ class IcebergEvents:
         self.first_erased = LastErasure()
         # Of files that were opened, which never change.
         self._read_bounds: dict[str, tuple[int | None, int | None]] = {}
+        self._files = IcebergFiles()
         try:
             _beside_others(partial(self._catalog.create_namespace_if_not_exists, namespace.name))
             self._table = self._opened(incarnation)
@@ -293,6 +300,7 @@ class IcebergEvents:
 
     def compact(self, target_size: int) -> int:
         mark, fewer = self.mark(), 0
+        self._make_ready()  # a retry of PyIceberg's would bring files in that `expire` of another run has removed
         for first, last, files in list(self._small(target_size)):
             self._merge(f"offset >= {first} AND offset <= {last}", {NEXT: str(mark.next)} if mark else {})
             fewer += files - 1
@@ -302,6 +310,52 @@ class IcebergEvents:
         merged = self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow()).sort_by("offset")
         said = self._saying(said)
         self._commit(lambda change: change.overwrite(merged, within, snapshot_properties=said), {})
+
+    def expire(self, age: timedelta, stopped: Callable[[], bool]) -> Expired:
+        mark, now = self.mark(), time.time()
+        if mark is None:
+            return Expired()
+        done, written, folder = Expired(), [], folder_of(self._table)
+        try:
+            if folder is not None:
+                written = self._files.written(self._table, folder, before=now - age.total_seconds())
+            else:
+                done.left[self.place] = f"The files of {self.place} can't be listed, and none was removed."
+        except Shared as error:
+            done.left[self.place] = f"{error}, and none was removed."
+        snapshots = going(self._table, now=now, age=age)
+        unnamed = not_named(written, self._files.names(self._table, without=snapshots))
+        if stopped() or not is_worth_a_commit(self._table, snapshots, unnamed):
+            return done
+        self._make_ready()
+        said = self._saying({NEXT: str(mark.next)})
+        self._commit(lambda change: change.append(self._schema.empty_table(), snapshot_properties=said), {})
+        snapshots = going(self._table, now=time.time(), age=age)
+        self._expire(snapshots)
+        done.versions += len(snapshots)
+        if folder is not None:
+            unnamed = not_named(written, self._files.names(self._table))
+            done.add(removed(folder, unnamed, stopped=stopped))
+        return done
+
+    def thin(self, age: timedelta) -> Expired:
+        snapshots = going(self._table, now=time.time(), age=age)
+        if len(snapshots) < AT_ONCE:
+            return Expired()
+        self._expire(snapshots)
+        return Expired(versions=len(snapshots))
+
+    def _expire(self, snapshots: list[int]) -> None:
+        """Remove snapshots; Conflict if the table isn't any more what it was when they were chosen."""
+        current = self._table.metadata.current_snapshot_id
+        unmoved = AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=current)  # type: ignore[call-arg]
+        change = RemoveSnapshotsUpdate(snapshot_ids=snapshots)  # type: ignore[call-arg]
+        try:
+            if snapshots:
+                self._catalog.commit_table(self._table, (unmoved,), (change,))
+        except (CommitFailedException, ValueError) as error:  # which says that another run has removed one of them
+            raise Conflict(str(error)) from error
+        self._table = self._loaded()
 
     def refuse_other_values(self) -> None:
         refuse_other_values(self.values(), self._columns, self.place)

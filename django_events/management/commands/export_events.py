@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_events.management.databases import named
 from django_events.management.described import COLUMNS, file_columns
 from django_events.management.spark import ProgressLine, add_spark, dsn_of, explained, local, names_of_keys, usage
-from django_events.phrases import count, duration
+from django_events.phrases import count, duration, size
 from django_events.workers.loop import Exit
 from django_events.workers.stopping import interrupted_by_sigterm, stop_on_signals
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 TABLES = ("delta", "iceberg")
 SPARK, LOCAL = "spark", "local"
 TARGET_SIZE = "128MB"
+NEVER, DAYS = "never", 7  # how old versions of a table get, with --follow
 OF_ADDRESSES = "#%?"
 MOST_THREADS = 8  # by default: more of them ask more of the database than a disk can take
 
@@ -86,6 +87,11 @@ class Command(BaseCommand):
         )
         parser.add_argument("--compact", action="store_true", help="Of a table: merge small files.")
         parser.add_argument(
+            "--expire",
+            metavar="DAYS",
+            help="Of a table: remove older versions, and files that none names; 7 with --follow. Or never.",
+        )
+        parser.add_argument(
             "--erase", action="store_true", help="Blank what was erased in the log since it was exported, too."
         )
         parser.add_argument(
@@ -110,7 +116,7 @@ class Command(BaseCommand):
         if options["format"] in TABLES:
             self._to_tables(using, topics, to, verbosity=verbosity, **options)
             return
-        for name in ("follow", "consumer", "catalog", "compact", "upsert", "deletes"):
+        for name in ("follow", "consumer", "catalog", "compact", "expire", "upsert", "deletes"):
             if options[name]:
                 raise usage(f"--{name} is for --format {' or '.join(TABLES)}.")
         engine, threads = options["engine"] or SPARK, options["threads"]
@@ -236,6 +242,7 @@ class Command(BaseCommand):
                 follow=options["follow"],
                 every=options["every"],
                 compact=options["compact"],
+                expire=_age(options["expire"], follow=options["follow"]),
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
                 columns=file_columns(dict.fromkeys(topics), columns=options["columns"], schema=options["schema"]),
@@ -267,6 +274,14 @@ class Command(BaseCommand):
             self.stdout.write(f"Events without a key, which no row stands for: {done.left_out:,}.")
         if wanted.compact:
             self.stdout.write(f"Files that were merged: {done.files_fewer:,}.")
+        if wanted.expire is not None:
+            gone, noun = done.expired, "version" if wanted.format == "delta" else "snapshot"
+            self.stdout.write(
+                f"Removed as older than {duration(wanted.expire)}: {count(gone.versions, noun)}, "
+                f"{count(gone.files, 'file')}, {size(gone.bytes)}."
+            )
+            for why in gone.left.values():
+                self.stdout.write(why)
 
     def _tell_erased(self, applied: "Applied", *, verbosity: int) -> None:
         """What was erased, and what can't be reached; an error if erasures wait for the log."""
@@ -299,6 +314,18 @@ def _at_least_one(part: int | None) -> int | None:
     if part is not None and part < 1:
         raise usage("--part is at least 1.")
     return part
+
+
+def _age(text: str | None, *, follow: bool) -> timedelta | None:
+    """The age from which on a table's versions go; None if none goes."""
+    if text == NEVER:
+        return None
+    if text is None:
+        return timedelta(days=DAYS) if follow else None
+    days = float(text) if re.fullmatch(r"\d{1,5}(\.\d{1,9})?", text, re.A) else -1.0
+    if days < 0:
+        raise usage(f"--expire is {text!r}, expected a number of days like 7 or 0.5, or {NEVER}.")
+    return timedelta(days=days)
 
 
 @contextmanager

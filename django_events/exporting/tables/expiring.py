@@ -1,0 +1,66 @@
+"""Which former versions of a table stay, and what removing the others, and files that none names, has come to.
+
+The time that a commit of Iceberg takes grows with the number of snapshots. So those of the chosen age aren't all kept:
+the newest ones stay, and of those before them the last of each slot of time. A file that was taken out of the table is
+still named by the last snapshot of the slot before, so it stays for nearly that age, however many commits there are.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from urllib.parse import unquote
+
+from django_events.exporting.tables.folders import StoredFile, TableFolder, remove_files
+
+NEWEST = 20  # snapshots that stay, if they aren't too old
+SLOTS = 28  # of the age, in which one snapshot stays: six hours, of seven days
+AT_ONCE = 20  # snapshots that go in one commit, between two times of tidying: more than stay in between
+
+
+@dataclass
+class Expired:
+    """What was removed, and why what could not be."""
+
+    versions: int = 0
+    files: int = 0
+    bytes: int = 0
+    left: dict[str, str] = field(default_factory=dict)  # by the place of a table
+
+    def add(self, other: "Expired") -> None:
+        self.versions += other.versions
+        self.files += other.files
+        self.bytes += other.bytes
+        self.left |= other.left
+
+
+def expired(versions: Iterable[tuple[int, float]], *, now: float, age: timedelta) -> list[int]:
+    """Of versions and their times, those which go.
+
+    The newest one stays, the one that was the newest that long ago, and of those since then the newest ones, and the
+    last of each slot.
+    """
+    known = sorted(versions, key=lambda version: version[1])
+    oldest = max((index for index, (_, at) in enumerate(known) if at <= now - age.total_seconds()), default=0)
+    slot = max(age.total_seconds() / SLOTS, 0.001)
+    going = [version for version, _ in known[:oldest]]
+    for (version, at), (_, next_at) in zip(known[oldest + 1 : -NEWEST], known[oldest + 2 :], strict=False):
+        if at // slot == next_at // slot:
+            going.append(version)
+    return going
+
+
+def not_named(files: Iterable[StoredFile], named: Collection[str]) -> list[StoredFile]:
+    """Files whose names, which are unique, none of these addresses has, however it spells the folder."""
+    names = {name for address in named for name in _spellings(address)}
+    return [file for file in files if names.isdisjoint(_spellings(file.path))]
+
+
+def removed(folder: TableFolder, files: list[StoredFile], *, versions: int = 0, stopped: Callable[[], bool]) -> Expired:
+    """Remove files, and say so."""
+    number, size = remove_files(folder, files, stopped=stopped)
+    return Expired(versions=versions, files=number, bytes=size)
+
+
+def _spellings(address: str) -> set[str]:
+    name = address.rpartition("/")[2]
+    return {name, unquote(name)}

@@ -1,0 +1,128 @@
+"""Which snapshots of an Iceberg table go, and which files in its folder none of the others names.
+
+Files that no snapshot names may be those of a commit that isn't done yet, by a process that is held up. So they are
+listed, and then a commit of no events moves the table on, which refuses each commit that was begun before: whatever is
+written afterwards is not in the list.
+"""
+
+import gzip
+import json
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any
+
+from pyarrow.fs import FSSpecHandler, PyFileSystem
+from pyiceberg.io import FileIO
+from pyiceberg.io.fsspec import FsspecFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
+
+from django_events.exporting.paths import split
+from django_events.exporting.tables.expiring import expired, not_named
+from django_events.exporting.tables.folders import FolderInStore, LocalFolder, StoredFile, TableFolder, files_of_table
+
+METADATA, OF_METADATA = "metadata/", (".avro", ".metadata.json")
+ROWS, OF_ROWS = "data/", (".parquet", ".orc", ".avro")
+
+
+def going(table: Table, *, now: float, age: timedelta) -> list[int]:
+    """The snapshots that go.
+
+    None that is the newest of a branch, or has a tag. Those that were never the table's newest, like staged ones, go
+    by their age alone.
+    """
+    known = table.metadata
+    kept = {ref.snapshot_id for ref in known.refs.values()} | {known.current_snapshot_id}
+    times = {one.snapshot_id: one.timestamp_ms / 1000 for one in known.snapshots}
+    history = {entry.snapshot_id: entry.timestamp_ms / 1000 for entry in known.snapshot_log}
+    for one in sorted(known.snapshots, key=lambda one: one.sequence_number or 0, reverse=True):
+        if one.snapshot_id in history and one.parent_snapshot_id in times:
+            # The first half of an overwrite is in no log.
+            history.setdefault(one.parent_snapshot_id, times[one.parent_snapshot_id])
+    too_old = [one for one, at in times.items() if one not in history and at <= now - age.total_seconds()]
+    former = expired([(one, at) for one, at in history.items() if one in times], now=now, age=age)
+    return [one for one in (*former, *too_old) if one not in kept]
+
+
+class IcebergFiles:
+    """The files in the folder of a table. What was read of them is kept, as they never change."""
+
+    def __init__(self) -> None:
+        self._named_by: dict[str, list[str]] = {}  # files of rows, by manifest
+        self._examined: set[str] = set()  # files of metadata that nothing names, and that say they are of this table
+
+    def written(self, table: Table, folder: TableFolder, *, before: float) -> list[StoredFile]:
+        """Files that may go if none names them, or Shared if another table has its files there too."""
+        there = files_of_table(folder)
+        unnamed = not_named((file for file in there if _is_metadata(file)), _named_by_metadata(table))
+        self._examined &= {file.path for file in unnamed}
+        for file in unnamed:
+            if file.name.endswith(".metadata.json") and file.path not in self._examined:
+                if (other := _table_in(folder, file)) not in (None, str(table.metadata.table_uuid)):
+                    raise Shared(f"{table.location()} has files of another table, {other}")
+                self._examined.add(file.path)
+        return [file for file in there if (_is_metadata(file) or _is_of_rows(file)) and file.modified < before]
+
+    def names(self, table: Table, *, without: Collection[int] = ()) -> set[str]:
+        """The addresses of all files that a table names, but for those that only these snapshots name."""
+        manifests: dict[str, ManifestFile] = {}
+        names = _named_by_metadata(table)
+        for snapshot in table.snapshots():
+            if snapshot.snapshot_id not in without:
+                names.add(snapshot.manifest_list)
+                manifests |= {one.manifest_path: one for one in snapshot.manifests(table.io)}
+        self._named_by = {
+            path: self._named_by[path] if path in self._named_by else _rows_in(manifest, table.io)
+            for path, manifest in manifests.items()
+        }
+        return names.union(manifests, *self._named_by.values())
+
+
+class Shared(Exception):
+    """Another table has its files in the same folder, as after one was renamed, so none may go."""
+
+
+def folder_of(table: Table) -> TableFolder | None:
+    """Where a table lies; None if that can't be listed."""
+    io, (scheme, machine, path) = table.io, split(table.location())
+    if scheme in ("", "file"):
+        return LocalFolder(path)
+    if isinstance(io, PyArrowFileIO):
+        _, _, prefix = io.parse_location(table.location(), io.properties)
+        return FolderInStore(io.fs_by_scheme(scheme, machine), prefix)
+    if isinstance(io, FsspecFileIO):
+        return FolderInStore(PyFileSystem(FSSpecHandler(io.get_fs(scheme, machine))), f"{machine}{path}")
+    return None
+
+
+def is_worth_a_commit(table: Table, snapshots: list[int], files: list[StoredFile]) -> bool:
+    """Whether more would go than the next run would find of that commit itself."""
+    lists = [one.manifest_list for one in table.snapshots() if one.snapshot_id in snapshots]
+    return len(snapshots) > 1 or bool(not_named(files, lists))
+
+
+def _named_by_metadata(table: Table) -> set[str]:
+    return {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+
+
+def _rows_in(manifest: ManifestFile, io: FileIO) -> list[str]:
+    return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io)]
+
+
+def _is_metadata(file: StoredFile) -> bool:
+    return file.path.endswith(OF_METADATA) and file.path == f"{METADATA}{file.name}"
+
+
+def _is_of_rows(file: StoredFile) -> bool:
+    return file.path.endswith(OF_ROWS) and file.path.startswith(ROWS)
+
+
+def _table_in(folder: TableFolder, file: StoredFile) -> str | None:
+    """The table that a file of metadata is of; None if it isn't whole, or isn't there any more."""
+    try:
+        text = folder.read(file.path)
+        known: Any = json.loads(gzip.decompress(text) if file.name.endswith(".gz.metadata.json") else text)
+    except (FileNotFoundError, ValueError, EOFError, gzip.BadGzipFile):
+        return None
+    return known.get("table-uuid") if isinstance(known, dict) else None

@@ -1,0 +1,514 @@
+"""`export_events --expire`: older versions of tables go, and files that none names; what is left is whole."""
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from deltalake.table import TableOptimizer
+from django.core.management import CommandError
+from pyiceberg.catalog.sql import SqlCatalog
+
+from django_events import Draft
+from django_events.exporting.tables import delta, expiring, folders
+from django_events.exporting.tables import export as exporting
+from django_events.exporting.tables.delta import DeltaEvents
+from django_events.exporting.tables.expiring import AT_ONCE, NEWEST, SLOTS, expired
+from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
+from django_events.exporting.tables.table import Conflict, Mark
+from django_events.operations import erase
+from tests.integration.exporting.test_table_exports import bucket, table_of
+from tests.spark.test_batch import publish, stored
+from tests.spark.test_export import incarnation
+from tests.support.tables import files_in, files_of, read_back, read_files, run
+
+__all__ = ["bucket"]
+
+pytestmark = pytest.mark.usefixtures("transactional_db")
+
+Log = Callable[..., Any]
+BOTH = pytest.mark.parametrize("format", ["delta", "iceberg"])
+DAY = 86_400.0
+
+
+def drafts(count: int) -> list[Draft]:
+    return [Draft(value={"of": f"Sesame{n % 5}"}, key=f"ada{n % 5}@example.org") for n in range(count)]
+
+
+def table_folder(folder: Path, format: str, topic: str = "things") -> Path:
+    return folder / topic if format == "delta" else folder / NAMESPACE / topic
+
+
+def on_disk(folder: Path) -> set[str]:
+    return {str(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def rows_on_disk(folder: Path) -> list[str]:
+    """Files of rows, whether the table names them or not."""
+    return sorted(path for path in on_disk(folder) if path.endswith(".parquet") and "_delta_log" not in path)
+
+
+@contextmanager
+def iceberg(folder: Path, topic: str = "things") -> Iterator[Any]:
+    with closing(in_folder(str(folder)).catalog) as catalog:
+        yield catalog.load_table((NAMESPACE, topic))
+
+
+def versions(folder: Path, format: str) -> int:
+    """How many versions can be read."""
+    if format == "delta":
+        return len(list((folder / "things/_delta_log").glob("*.json")))
+    with iceberg(folder) as table:
+        return len(table.snapshots())
+
+
+def make_older(folder: Path, *, days: float, only: str = "*") -> None:
+    for path in folder.rglob(only):
+        if path.is_file() and not path.is_symlink():
+            at = path.stat().st_mtime - days * DAY
+            os.utime(path, (at, at))
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("words", [[], pytest.param(["--upsert"], marks=pytest.mark.slow)])
+def test_older_versions_go_and_files_that_none_names(log: Log, tmp_path: Path, format: str, words: list[str]) -> None:
+    topic = log(*drafts(60))
+    run(topic, "--to", tmp_path, "--part", 10, *words, format=format)
+    rows = read_back(tmp_path, format)
+
+    said = run(topic, "--to", tmp_path, "--compact", "--expire", 0, *words, format=format)
+
+    assert (gone := re.search(r"Removed as older than 0 s: (\d+) \w+s, (\d+) files, [\d.]+ KB\.", said)), said
+    assert int(gone[1]) > 5 and int(gone[2]) > 5
+    assert versions(tmp_path, format) <= 2
+    assert rows_on_disk(tmp_path) == files_of(tmp_path, format)
+    assert read_back(tmp_path, format) == rows
+    before = on_disk(tmp_path)
+    again = run(topic, "--to", tmp_path, "--expire", 0, *words, format=format)
+    assert again.startswith("Nothing to export") and ": 0 " in again and " 0 files, 0 B." in again
+    assert on_disk(tmp_path) == before
+    publish(topic, *range(5))
+    assert run(topic, "--to", tmp_path, *words, format=format).startswith("Exported 5 events")
+    if not words:
+        assert read_back(tmp_path, format) == stored(topic)
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("words", [[], pytest.param(["--upsert"], marks=pytest.mark.slow)])
+def test_what_was_erased_is_in_no_file_any_more(log: Log, tmp_path: Path, format: str, words: list[str]) -> None:
+    topic = log(*drafts(40))
+    run(topic, "--to", tmp_path, "--part", 10, *words, format=format)
+    erase(topic, key="ada0@example.org", reason="asked for", forget_key=True)
+    run(topic, "--to", tmp_path, "--erase", *words, format=format)
+    assert any(holds(path, "Sesame0") for path in rows_on_disk(tmp_path))
+
+    run(topic, "--to", tmp_path, "--expire", 0, *words, format=format)
+
+    assert rows_on_disk(tmp_path) == files_of(tmp_path, format)
+    for path in on_disk(tmp_path):
+        assert not holds(path, "Sesame0"), path
+        assert b"ada0@example" not in Path(path).read_bytes(), path
+    assert any(holds(path, "Sesame1") for path in rows_on_disk(tmp_path))
+
+
+def holds(path: str, text: str) -> bool:
+    if path.endswith(".parquet"):
+        return text in json.dumps(pq.read_table(path, partitioning=None).to_pylist(), default=str)
+    return text.encode() in Path(path).read_bytes()
+
+
+@BOTH
+def test_what_is_younger_stays(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*drafts(40))
+    run(topic, "--to", tmp_path, "--part", 10, format=format)
+    there = on_disk(tmp_path)
+
+    said = run(topic, "--to", tmp_path, "--expire", 0.5, format=format)
+
+    assert re.search(r"Removed as older than 12 h: 0 \w+s, 0 files, 0 B\.", said)
+    assert on_disk(tmp_path) == there
+    run(topic, "--to", tmp_path, "--compact", format=format)
+    make_older(table_folder(tmp_path, format), days=1, only="*.parquet" if format == "delta" else "*")
+    run(topic, "--to", tmp_path, "--expire", 0.5, format=format)
+    assert there <= on_disk(tmp_path)  # versions that are younger name them
+
+
+def test_of_delta_the_version_that_was_the_newest_then_stays(log: Log, tmp_path: Path) -> None:
+    topic, table = log(*drafts(250)), tmp_path / "things"
+    run(topic, "--to", tmp_path, "--part", 10, format="delta")
+    run(topic, "--to", tmp_path, "--compact", format="delta")
+    newest = DeltaTable(str(table)).version()
+    for version in range(16):
+        make_older(table, days=8, only=f"{version:020d}.json")
+    make_older(table, days=8, only="part-*.parquet")
+
+    said = run(topic, "--to", tmp_path, "--expire", 7, format="delta")
+
+    assert "Removed as older than 7 d: 9 versions, 9 files" in said  # behind a checkpoint; compaction was later
+    left = sorted(int(path.stem) for path in (table / "_delta_log").glob("*.json"))
+    assert left == list(range(9, newest + 2))
+    for version in (15, 16, newest):
+        assert len(DeltaTable(str(table), version=version).to_pyarrow_table()) == min(version * 10, 250)
+
+
+def test_of_iceberg_snapshots_of_branches_and_tags_stay(log: Log, tmp_path: Path) -> None:
+    topic = log(*drafts(50))
+    run(topic, "--to", tmp_path, "--part", 10, format="iceberg")
+    with iceberg(tmp_path) as table:
+        first, second, *_ = [one.snapshot_id for one in table.snapshots()]
+        table.manage_snapshots().create_tag(first, "a").create_branch(second, "b").commit()
+    run(topic, "--to", tmp_path, "--compact", format="iceberg")
+
+    run(topic, "--to", tmp_path, "--expire", 0, format="iceberg")
+
+    with iceberg(tmp_path) as table:
+        assert {first, second} < {one.snapshot_id for one in table.snapshots()}
+        assert len(table.snapshots()) == 3
+        assert table.scan(snapshot_id=first).to_arrow().num_rows == 10
+        assert table.scan(snapshot_id=second).to_arrow().num_rows == 20
+        assert table.scan().to_arrow().num_rows == 50
+
+
+@BOTH
+def test_files_of_commits_that_never_came_go(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*drafts(20))
+    run(topic, "--to", tmp_path, format=format)
+    rows = rows_on_disk(tmp_path)
+    lost = [Path(rows[0]).with_name(f"00000-0-{uuid.uuid4()}.parquet")]
+    if format == "iceberg":
+        metadata = table_folder(tmp_path, format) / "metadata"
+        lost += [metadata / f"{uuid.uuid4()}-m0.avro", metadata / f"00009-{uuid.uuid4()}.metadata.json"]
+    for path in lost:
+        path.write_bytes(b"half")
+    make_older(table_folder(tmp_path, format), days=2)
+    (young := lost[0].with_name("young.parquet")).touch()
+
+    said = run(topic, "--to", tmp_path, "--expire", 1, format=format)
+
+    # Of Delta the commit that made the table is as old.
+    assert (": 1 version, 2 files" if format == "delta" else "0 snapshots, 3 files, 12 B.") in said
+    assert not any(path.exists() for path in lost) and young.exists()
+    assert read_back(tmp_path, format) == stored(topic)
+
+
+@BOTH
+def test_nothing_outside_of_the_table_goes(log: Log, tmp_path: Path, format: str) -> None:
+    for name in ("things", "others"):
+        log(*drafts(20), name=name)
+    run("things", "others", "--to", tmp_path / "lake", format=format)
+    table, other = (table_folder(tmp_path / "lake", format, name) for name in ("things", "others"))
+    rows = next(table.rglob("*.parquet")).parent
+    (outside := tmp_path / "outside").mkdir()
+    for path in (outside / "file.parquet", other / "data/lost.parquet", table / "notes.txt", table / "_x/a.parquet"):
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.touch()
+    (rows / "linked.parquet").symlink_to(outside / "file.parquet")
+    (rows / "folder").symlink_to(outside)
+    shutil.copytree(other, rows / "nested")
+    before = on_disk(tmp_path)
+
+    run("things", "--to", tmp_path / "lake", "--expire", 0, format=format)
+
+    assert before <= on_disk(tmp_path)
+    assert (rows / "linked.parquet").is_symlink() and (rows / "folder").is_symlink()
+
+
+def test_of_a_folder_that_two_iceberg_tables_have_no_file_goes(log: Log, tmp_path: Path) -> None:
+    """As after the first one was renamed: a catalogue gives the next table of that name the same folder."""
+    topic = log(*drafts(20))
+    run(topic, "--to", tmp_path, "--part", 10, format="iceberg")
+    with closing(in_folder(str(tmp_path)).catalog) as catalog:
+        catalog.rename_table((NAMESPACE, "things"), (NAMESPACE, "former"))
+    run(topic, "--to", tmp_path, "--part", 5, format="iceberg")
+    before = on_disk(tmp_path)
+
+    said = run(topic, "--to", tmp_path, "--expire", 0, format="iceberg")
+
+    assert re.search(r"4 snapshots, 0 files, .*\n.* has files of another table, [-0-9a-f]+, and none was removed", said)
+    assert before <= on_disk(tmp_path)
+    with closing(in_folder(str(tmp_path)).catalog) as catalog:
+        assert catalog.load_table((NAMESPACE, "former")).scan().to_arrow().num_rows == 20
+    assert read_back(tmp_path, "iceberg") == stored(topic)
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("work", ["append", "compact"])
+def test_what_was_begun_before_conflicts_with_it(
+    log: Log, tmp_path: Path, format: str, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are there, and another run removes them before they are committed."""
+    topic = log(*drafts(20))
+    run(topic, "--to", tmp_path, "--part", 10, format=format)
+    held: Any = table_of(tmp_path, format, topic)
+    kept = set(rows_on_disk(tmp_path))
+
+    def expire() -> None:
+        (path := Path(min(kept)).with_name("old.parquet")).touch()
+        make_older(table_folder(tmp_path, format), days=1, only="*.parquet")
+        run(topic, "--to", tmp_path, "--expire", 0, format=format)
+        assert not path.exists()
+        assert set(rows_on_disk(tmp_path)) == kept
+
+    mark = held.mark()
+    assert mark is not None
+    with closing(held):
+        if format == "iceberg":
+            commit, times = SqlCatalog.commit_table, list[int]()
+
+            def late(self: Any, *arguments: Any) -> Any:
+                times.append(1)
+                if len(times) == 1:
+                    assert set(rows_on_disk(tmp_path)) > kept
+                    expire()
+                return commit(self, *arguments)
+
+            monkeypatch.setattr(SqlCatalog, "commit_table", late)
+        else:
+            write, merge = deltalake.write_deltalake, TableOptimizer.compact
+
+            def late_write(table: Any, *arguments: Any, **named: Any) -> None:
+                if table is held._table:
+                    expire()
+                write(table, *arguments, **named)
+
+            def late_merge(self: Any, *arguments: Any, **named: Any) -> Any:
+                expire()
+                return merge(self, *arguments, **named)
+
+            monkeypatch.setattr(delta, "write_deltalake", late_write)
+            monkeypatch.setattr(TableOptimizer, "compact", late_merge)
+        with pytest.raises(Conflict):
+            if work == "append":
+                held.append(rows_of(tmp_path, format), Mark(incarnation(topic), 21))
+            else:
+                held.compact(1 << 20)
+
+    monkeypatch.undo()
+    assert read_back(tmp_path, format) == stored(topic)
+    run(topic, "--to", tmp_path, "--expire", 0, format=format)
+    assert rows_on_disk(tmp_path) == files_of(tmp_path, format)
+
+
+def rows_of(folder: Path, format: str) -> list[Any]:
+    from django_events.exporting.writing import SCHEMA
+
+    table = pq.read_table(files_of(folder, format)[0], partitioning=None).select(SCHEMA.names).cast(SCHEMA)
+    return list(table.to_batches())
+
+
+@BOTH
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("at", ["the first file", "a later one"])
+def test_what_was_interrupted_is_finished_later(
+    log: Log, tmp_path: Path, format: str, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(60))
+    run(topic, "--to", tmp_path, "--part", 10, format=format)
+    run(topic, "--to", tmp_path, "--compact", format=format)
+    remove, times = folders.LocalFolder.remove, list[int]()
+
+    def killed(self: Any, paths: list[str]) -> None:
+        times.append(1)
+        if at == "the first file" or len(times) > 3:
+            raise KeyboardInterrupt
+        remove(self, paths)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folders, "PORTION", 1)
+        patched.setattr(folders.LocalFolder, "remove", killed)
+        with pytest.raises(CommandError, match="Interrupted"):
+            run(topic, "--to", tmp_path, "--expire", 0, format=format)
+    assert read_back(tmp_path, format) == stored(topic)
+
+    run(topic, "--to", tmp_path, "--expire", 0, format=format)
+
+    assert rows_on_disk(tmp_path) == files_of(tmp_path, format)
+    assert read_back(tmp_path, format) == stored(topic)
+    assert versions(tmp_path, format) <= 3
+
+
+@pytest.mark.slow
+def test_snapshots_of_iceberg_do_not_become_ever_more(log: Log, tmp_path: Path) -> None:
+    topic = log(*drafts(90))
+
+    run(topic, "--to", tmp_path, "--part", 1, "--expire", 7, format="iceberg")
+
+    assert NEWEST <= versions(tmp_path, "iceberg") <= NEWEST + AT_ONCE + 2
+    assert read_back(tmp_path, "iceberg") == stored(topic)
+
+
+def test_which_versions_stay() -> None:
+    now, week = 1_000_000_000.0, timedelta(days=7)
+    each_minute = [(number, now - 60.0 * (20_000 - number)) for number in range(20_001)]
+
+    left = sorted({version for version, _ in each_minute} - set(expired(each_minute, now=now, age=week)))
+
+    assert left[-NEWEST:] == list(range(20_001 - NEWEST, 20_001))
+    assert len(left) <= NEWEST + SLOTS + 2
+    oldest = 20_000 - 7 * 1_440
+    assert left[0] == oldest
+    assert all(later - former <= 361 for former, later in pairwise(left))
+    # What stays is the same when it is looked at each minute, so that nothing is thinned out further and further.
+    known: list[tuple[int, float]] = []
+    for version, at in each_minute:
+        going = set(expired([*known, (version, at)], now=at, age=week))
+        known = [one for one in [*known, (version, at)] if one[0] not in going]
+    assert [version for version, _ in known[1:]] == left[1:] and known[0][1] <= now - 7 * DAY
+
+
+def test_the_newest_version_stays_however_old() -> None:
+    known = [(1, 10.0), (2, 20.0), (3, 30.0)]
+
+    assert expired(known, now=1e9, age=timedelta(days=1)) == [1, 2]
+    assert expired(known, now=30.0, age=timedelta(0)) == [1, 2]
+    assert expired(known, now=25.0, age=timedelta(0)) == [1]
+    assert expired([], now=1e9, age=timedelta(0)) == []
+
+
+@pytest.mark.slow
+@BOTH
+@pytest.mark.requirement("X15")
+def test_a_follower_does_it_too(log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = log(*drafts(40))
+    kind = DeltaEvents if format == "delta" else IcebergEvents
+    ages, expire = list[timedelta](), kind.expire
+    monkeypatch.setattr(exporting, "TIDY_EVERY", 0.0)
+
+    def noted(self: Any, age: timedelta, stopped: Callable[[], bool]) -> Any:
+        ages.append(age)
+        done = expire(self, timedelta(0), stopped)
+        if len(ages) < 4:
+            publish(topic, 1, 2)
+        else:
+            os.kill(os.getpid(), 15)
+        return done
+
+    monkeypatch.setattr(kind, "expire", noted)
+    said = run(topic, "--to", tmp_path, "--part", 10, "--follow", "--every", 0.01, "--compact", format=format)
+
+    assert ages == [timedelta(days=7)] * 4
+    assert re.search(r"Removed as older than 7 d: [1-9]\d* \w+s, [1-9]\d* files", said)
+    run(topic, "--to", tmp_path, format=format)
+    assert read_back(tmp_path, format) == stored(topic)
+
+
+def test_a_follower_may_keep_all(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = log(*drafts(4))
+    monkeypatch.setattr(exporting, "TIDY_EVERY", 0.0)
+    monkeypatch.setattr(IcebergEvents, "expire", None)  # it isn't called
+    tidy = exporting._Run.tidy
+
+    def then_stop(self: Any) -> None:
+        tidy(self)
+        os.kill(os.getpid(), 15)
+
+    monkeypatch.setattr(exporting._Run, "tidy", then_stop)
+    said = run(topic, "--to", tmp_path, "--follow", "--every", 0.01, "--expire", "never", format="iceberg")
+
+    assert "Removed" not in said
+
+
+@pytest.mark.parametrize("days", ["-1", "", "x", "nan", "inf", "1e3", "7d", "٣", "1000000"])
+def test_an_age_that_is_none_is_said(tmp_path: Path, days: str) -> None:
+    with pytest.raises(CommandError, match=r"--expire is '.*', expected a number of days like 7 or 0\.5") as raised:
+        run("things", "--to", tmp_path, f"--expire={days}", format="delta")
+    assert raised.value.returncode == 2
+
+
+def test_it_is_for_tables(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"--expire is for --format delta or iceberg\.") as raised:
+        run("things", "--to", tmp_path, "--expire", 0, format="parquet")
+    assert raised.value.returncode == 2
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("X15")
+def test_of_a_delta_table_in_an_object_store(log: Log, bucket: str) -> None:
+    topic = log(*drafts(30))
+    run(topic, "--to", bucket, "--part", 10, format="delta")
+    run(topic, "--to", bucket, "--compact", format="delta")
+
+    run(topic, "--to", bucket, "--expire", 0, format="delta")  # its clock has whole seconds
+    run(topic, "--to", bucket, "--expire", 0, format="delta")
+
+    table = DeltaTable(f"{bucket}/{topic}")
+    assert sorted(table.to_pyarrow_table()["offset"].to_pylist()) == list(range(1, 31))
+    assert len(table.file_uris()) == 1
+    assert len([key for key in keys("events/things/") if key.endswith(".parquet") and "_delta_log" not in key]) == 1
+    assert len([key for key in keys("events/things/_delta_log/") if key.endswith(".json")]) <= 3
+
+
+def keys(prefix: str) -> list[str]:
+    """What a bucket has."""
+    from deltalake.fs import DeltaStorageHandler
+    from pyarrow.fs import FileSelector, PyFileSystem
+
+    store = PyFileSystem(DeltaStorageHandler("s3://lake"))
+    found = store.get_file_info(FileSelector(prefix, recursive=True, allow_not_found=True))
+    return [one.path for one in found if one.is_file]
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("X15")
+def test_of_an_iceberg_table_in_an_object_store(
+    log: Log, bucket: str, catalogue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg import catalog
+    from pyiceberg.utils import config
+
+    monkeypatch.setenv("PYICEBERG_CATALOG__TESTED__WAREHOUSE", "s3://lake/warehouse")
+    monkeypatch.setenv("PYICEBERG_CATALOG__TESTED__S3__ENDPOINT", os.environ["AWS_ENDPOINT_URL"])
+    monkeypatch.setattr(catalog, "_ENV_CONFIG", config.Config())
+    topic = log(*drafts(30))
+    words = (topic, "--to", "analytics", "--catalog", catalogue)
+    run(*words, "--part", 10, format="iceberg")
+    run(*words, "--compact", format="iceberg")
+
+    run(*words, "--expire", 0, format="iceberg")
+    run(*words, "--expire", 0, format="iceberg")
+
+    with closing(catalog.load_catalog(catalogue)) as known:
+        table = known.load_table(("analytics", "things"))
+        assert table.scan().to_arrow()["offset"].to_pylist() == list(range(1, 31))
+        assert len(table.snapshots()) <= 2
+    assert len([key for key in keys("warehouse/") if key.endswith(".parquet")]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("X15")
+def test_of_a_catalogue_of_ones_own(log: Log, catalogue: str, tmp_path: Path) -> None:
+    from pyiceberg.catalog import load_catalog
+
+    topic = log(*drafts(30))
+    words = (topic, "--to", "analytics", "--catalog", catalogue)
+    run(*words, "--part", 10, format="iceberg")
+
+    run(*words, "--compact", "--expire", 0, format="iceberg")
+
+    with closing(load_catalog(catalogue)) as known:
+        files = files_in(known, "analytics")
+        assert len(known.load_table(("analytics", "things")).snapshots()) == 1
+    assert rows_on_disk(tmp_path) == files
+    assert read_files(files) == stored(topic)
+
+
+def test_there_is_a_bound_whatever_the_age() -> None:
+    for days in (0.001, 1, 7, 3650):
+        now, age = 1_000_000_000.0, timedelta(days=days)
+        known = [(number, now - number * age.total_seconds() / 10_000) for number in range(20_000)]
+        assert len(known) - len(expired(known, now=now, age=age)) <= NEWEST + SLOTS + 2
+    assert expiring.AT_ONCE <= NEWEST
