@@ -1,17 +1,27 @@
 """The pages about Spark's pipelines and states: their blocks run as they stand, twice, and each event is there once."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from django.db.models import Max
+from psycopg.conninfo import conninfo_to_dict
 
 from django_events import Draft
+from django_events.declarations import registry
+from django_events.log.topics import sync
+from django_events.models import Event
+from django_events.operations import erase
+from tests.integration.exporting.test_typed_exports import declared
 from tests.spark.conftest import SHORT_LIVED
 from tests.spark.test_batch import publish
 
@@ -21,6 +31,34 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/spark-pipelines.md").read_text()
 [SPECIFICATION] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 TABLES, STAGES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLE = ROOT / "testproject/pipelines"
+LINES = [{"quantity": 1, "sku": "tea"}]
+
+
+def placed(order: int, customer: str, total: Any, *, version: int = 2, keyed: bool = True) -> Draft:
+    what = {"lines": LINES} if version == 2 else LINES[0]
+    value = {"order": order, "customer": customer, "total": total, **what}
+    metadata = {"schema_version": version} if version > 1 else {}
+    return Draft(value=value, type="order.placed", key=str(order) if keyed else None, metadata=metadata)
+
+
+EVENTS = [
+    placed(1, "Ada", "12.50"),
+    placed(2, "Bob", "3", version=1),
+    placed(3, "Cyd", "much"),
+    Draft(value={"order": 1}, type="order.paid", key="1"),
+    placed(4, "Dan", 1),
+    placed(5, "Eve", 1),
+]
+LATER = [
+    Draft(value={"order": 2}, type="order.paid", key="2"),
+    Draft(value={"why": "twice"}, type="order.deleted", key="4"),
+    Draft(value=None, type="order.gone", key="5"),
+    Draft(value={"after": "all"}, type="order.shipped", key="5"),
+    placed(4, "Dan", 2),
+    placed(6, "Fay", 4),  # is erased
+    placed(7, "Guy", 5, keyed=False),
+]
 ORDERS = [
     Draft(value={"order": 1, "total": "12.50"}, type="order.placed", key="1"),
     Draft(value={"order": 2, "total": "much"}, type="order.placed", key="2"),
@@ -35,9 +73,10 @@ def replaced(text: str, *pairs: tuple[str, str]) -> str:
     return text
 
 
-def run(folder: Path) -> None:
+def run(folder: Path, **settings: str) -> None:
     environment = {
         **os.environ,
+        **settings,
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),  # Spark doesn't find a package that is installed to be edited
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -61,31 +100,71 @@ def rows(folder: Path, table: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["offset"])
 
 
+@pytest.mark.quick
+def test_the_page_shows_the_files_of_the_example() -> None:
+    assert (EXAMPLE / "spark-pipeline.yml").read_text() == SPECIFICATION
+    assert (EXAMPLE / "transformations/orders.py").read_text() == TABLES
+
+
 @pytest.mark.timeout(600)
 def test_a_pipeline_goes_on_where_it_stopped(log: Callable[..., Any], dsn: str, tmp_path: Path) -> None:
-    topic = log(*ORDERS)
-    (tmp_path / "transformations").mkdir()
-    tables = replaced(TABLES, ("service=shop", dsn), ('"orders"', f'"{topic}"'))
-    (tmp_path / "transformations/orders.py").write_text(tables)
-    specification = replaced(SPECIFICATION, ("/data/pipelines/shop", str(tmp_path / "storage")))
-    (tmp_path / "spark-pipeline.yml").write_text(specification)
+    """The files as they are, but for where Spark keeps its checkpoints."""
+    shutil.copytree(EXAMPLE, tmp_path / "shop/pipelines")
+    shutil.copytree(EXAMPLE.with_name("event_schemas"), tmp_path / "shop/event_schemas")
+    folder = tmp_path / "shop/pipelines"
+    specification = folder / "spark-pipeline.yml"
+    specification.write_text(
+        replaced(specification.read_text(), ("/data/pipelines/shop", str(tmp_path / "storage"))), encoding="utf-8"
+    )
+    parameters = (f"{name}={value}\n" for name, value in conninfo_to_dict(dsn).items())
+    (tmp_path / "services").write_text(f"[shop]\n{''.join(parameters)}")
+    first = published(log, *EVENTS)
 
-    run(tmp_path)
-    log(Draft(value={"order": 2}, type="order.paid", key="2"), topic=topic)
-    run(tmp_path)
+    run(folder, PGSERVICEFILE=str(tmp_path / "services"))
+    more = published(log, *LATER)
+    erase("orders", ids=[more[-2]], reason="a test")
+    run(folder, PGSERVICEFILE=str(tmp_path / "services"))
 
-    assert [row["offset"] for row in rows(tmp_path, "orders_bronze")] == [1, 2, 3, 4]
-    silver = rows(tmp_path, "orders_silver")
-    assert [(row["order"], row["total"] and str(row["total"])) for row in silver] == [
-        (1, "12.50"),
-        (2, None),
-        (1, None),
-        (2, None),
+    offsets = [*first, *more]
+    assert [row["offset"] for row in rows(folder, "orders_bronze")] == offsets
+    silver = rows(folder, "orders_silver")
+    assert [row["offset"] for row in silver] == offsets
+    placed = {n: row["data"]["order_placed"] for n, row in enumerate(silver) if row["data"]}
+    assert {n: one and (one["customer"], one["total"], one["lines"]) for n, one in placed.items()} == {
+        0: ("Ada", Decimal("12.5"), LINES),
+        1: ("Bob", 3, LINES),
+        2: ("Cyd", None, LINES),
+        3: None,
+        4: ("Dan", 1, LINES),
+        5: ("Eve", 1, LINES),
+        6: None,
+        10: ("Dan", 2, LINES),
+        12: ("Guy", 5, LINES),
+    }
+    assert [silver[n]["schema_version"] for n in (0, 1, 2, 3, 7)] == [2, 2, 2, 1, None]
+    assert {n: json.loads(row["rescued"]) for n, row in enumerate(silver) if row["rescued"] is not None} == {
+        2: EVENTS[2].value,
+        7: LATER[1].value,
+        8: None,
+        9: LATER[3].value,
+    }
+    assert [n for n, row in enumerate(silver) if row["is_gone"]] == [7, 8, 11]
+    assert [tuple(row.values()) for row in rows(folder, "orders_now")] == [
+        ("3", "order.placed", "Cyd", None, LINES, offsets[2]),
+        ("1", "order.paid", "Ada", Decimal("12.5"), LINES, offsets[3]),
+        ("2", "order.paid", "Bob", 3, LINES, offsets[6]),
+        ("5", "order.shipped", None, None, None, offsets[9]),
+        ("4", "order.placed", "Dan", 2, LINES, offsets[10]),
     ]
-    assert [(row["key"], row["state"]) for row in rows(tmp_path, "orders_now")] == [
-        ("1", "order.paid"),
-        ("2", "order.paid"),
-    ]
+
+
+def published(log: Callable[..., Any], *drafts: Draft) -> list[int]:
+    """Into the log of the shop's orders, by code that checks nothing; their ids."""
+    with declared(name="orders"):
+        sync("default")
+        last = Event.objects.filter(topic__name="orders").aggregate(last=Max("id"))["last"] or 0
+        log(*drafts, topic=registry.get("orders"))
+    return [*range(last + 1, last + len(drafts) + 1)]
 
 
 @pytest.mark.timeout(600)
