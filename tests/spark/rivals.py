@@ -26,6 +26,7 @@ EVENTS = 16_000
 ROUNDS = int(os.environ.get("SPARK_ROUNDS", "1"))
 PATIENCE = 400  # seconds, after which something hangs: Spark alone takes a minute to start on a machine that is busy
 FREEZES = ("all", "python", "jvm")
+LOSSES = ("jvm", "python", "python of a frozen jvm")
 # Files of a task that is done, where the JVM writes, and where tasks do.
 HALF_DONE = ("task_*/**/*.parquet", "*.tasks/**/*.parquet")
 # Of an export whose tasks write: so many of them that there is time between the first and the last.
@@ -90,6 +91,20 @@ class Rival:
     def kill(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(60)
+
+    def lose(self, part: str) -> list[int]:
+        """Kill the JVM alone, or the Python of the command alone; returns the processes that are left for now.
+
+        A Python that was killed stays unreaped, so its number goes on naming this group of processes.
+        """
+        java, workers = self._java(), self.workers()
+        daemons = children(java)
+        if part == "jvm":
+            os.kill(java, signal.SIGKILL)
+            return [*daemons, *workers]
+        os.kill(self.process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        return [java, *daemons, *workers]
 
     def _signal(self, what: str, number: int) -> None:
         if what == "all":
@@ -197,7 +212,7 @@ def _started(
         try:
             yield process
         finally:
-            if process.poll() is None:
+            if process.returncode is None:  # not waited for yet, so the number is its own still
                 os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -235,6 +250,34 @@ def follower_that_wakes_up_too_late(first: Standing, topic: Any, folder: Path, *
     assert code == 1, first.said
     assert run(*words[1:], command="stream_events") == "Events written: 0.\n"
     assert left_over(out) == []
+
+
+def a_part_is_lost_while_it_writes(
+    words: tuple[Any, ...], lost: str, folder: Path, environment: dict[str, str], *, master: str
+) -> str:
+    """The JVM dies and its command lives, or the other way round; another one does the rest. Returns what that said.
+
+    A JVM whose command is gone ends by itself. One that is frozen learns of it when all is done by others.
+    """
+    with rival(*words, said=folder / "lost", environment=environment, master=master) as first:
+        first.wait_until_half_done(folder / "out")
+        if lost == "jvm":
+            left = first.lose("jvm")
+            assert first.end() == 1, first.said
+            assert "CommandError: Spark's Java process has ended" in first.said, first.said
+        else:
+            if lost != "python":
+                first.freeze("jvm")
+            left = first.lose("python")
+            wait_until(lambda: not held(), seconds=PATIENCE, what="the end of the lock")
+        try:
+            said = run(*words[1:], command=words[0])
+        finally:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: not any(map(command, left)), seconds=PATIENCE, what="the end of what was left")
+    return said
 
 
 def two_followers_after_a_kill(

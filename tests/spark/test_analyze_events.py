@@ -111,6 +111,7 @@ VERSIONS = [
     *(Draft(value={"total": n}, type="order.placed", key="c", metadata={"schema_version": 2}) for n in (30, "40.5")),
     Draft(value={"sum": 5, "total": 600}, type="order.placed", key="a"),  # at that time a total was something else
     Draft(value={"total": 7}, type="other", key="c"),
+    Draft(value={"total": 8}, type="order-placed", key="c"),  # a type of its own, whose column would be called alike
 ]
 
 
@@ -130,11 +131,11 @@ def placed(log: Callable[..., Any]) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
-        ((), {"order.placed": (6, 3, 670.5), "other": (1, 1, 7.0)}),
-        (("--columns", "typed"), {"order.placed": (6, 2, 70.5), "other": (1, 1, 7.0)}),
+        ((), {"order.placed": (6, 3, 670.5), "other": (1, 1, 7.0), "order-placed": (1, 1, 8.0)}),
+        (("--columns", "typed"), {"order.placed": (6, 2, 70.5), "other": (1, 1, 7.0), "order-placed": (1, 1, 8.0)}),
         (
             ("--columns", "typed", "--upcasters", "tests.support.sum_upcasters"),
-            {"order.placed": (6, 5, 78.5), "other": (1, 1, 7.0)},
+            {"order.placed": (6, 5, 78.5), "other": (1, 1, 7.0), "order-placed": (1, 1, 8.0)},
         ),
         (("--schema", "order.placed@2", "--upcasters", "tests.support.sum_upcasters"), {"order.placed": (6, 5, 78.5)}),
         (("--schema", "order.placed"), {"order.placed": (6, 2, 70.5)}),

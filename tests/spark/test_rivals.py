@@ -28,9 +28,11 @@ from tests.spark.rivals import (
     BATCHES,
     EVENTS,
     FREEZES,
+    LOSSES,
     ROUNDS,
     SLOWLY,
     Standing,
+    a_part_is_lost_while_it_writes,
     end_locks,
     export_that_wakes_up_too_late,
     follower_that_wakes_up_too_late,
@@ -120,6 +122,38 @@ def test_a_task_of_a_follower_whose_python_is_killed_is_done_again_or_not_at_all
         assert first.end() in (0, 1), first.said
 
     assert run(*words[1:], command="stream_events").startswith("Events written: ")
+    assert ids(out) == list(range(1, EVENTS + 1))
+    assert left_over(out) == []
+
+
+@pytest.mark.requirement("X1")
+@pytest.mark.parametrize(("round", "lost"), [(n, LOSSES[n % 3]) for n in range(max(ROUNDS, 3))])
+def test_an_export_whose_jvm_or_command_dies_is_completed(
+    things: Any, tmp_path: Path, scratch: dict[str, str], lost: str, round: int
+) -> None:
+    out = tmp_path / "out"
+    words = ("export_events", things, "--to", out, *SLOWLY)
+
+    said = a_part_is_lost_while_it_writes(words, lost, tmp_path, scratch, master="local[2]")
+
+    assert said.startswith(f"Exported {EVENTS:,} events")
+    assert run(*words[1:]).startswith("Nothing to export")
+    assert ids(out) == list(range(1, EVENTS + 1))
+    assert left_over(out) == []
+
+
+@pytest.mark.requirement("X1")
+@pytest.mark.parametrize(("round", "lost"), [(n, LOSSES[n % 3]) for n in range(max(ROUNDS, 3))])
+def test_a_follower_whose_jvm_or_command_dies_is_completed(
+    things: Any, tmp_path: Path, scratch: dict[str, str], lost: str, round: int
+) -> None:
+    out = tmp_path / "out"
+    words = ("stream_events", things, "--to", out, "--by", "type", "--once", *BATCHES)
+
+    said = a_part_is_lost_while_it_writes(words, lost, tmp_path, scratch, master="local[2]")
+
+    assert said.startswith("Events written: ")
+    assert run(*words[1:], command="stream_events") == "Events written: 0.\n"
     assert ids(out) == list(range(1, EVENTS + 1))
     assert left_over(out) == []
 

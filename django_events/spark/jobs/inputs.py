@@ -1,6 +1,7 @@
 """What jobs read: the log through the source or files that were exported from it, and the tables beside it."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType
 
 from django_events.exceptions import Invalid
 from django_events.reading.columns import COLUMNS
-from django_events.reading.typed.columns import DATA, RESCUED, TYPED, UNNAMED
+from django_events.reading.typed.columns import DATA, RESCUED, TYPED, UNNAMED, field_of
 from django_events.spark.jobs.registry import Job
 from django_events.spark.reading.schema import struct
 
@@ -42,7 +43,8 @@ class Inputs:
             return self._source(columns=",".join(columns), **subscription)
         asked = ",".join(TYPED if name == "value" else name for name in columns)
         frame = self._source(**{**self.typing, **subscription, "columns": asked})
-        value = _of_one_type(frame) if "schema" in self.typing else _of_its_type(frame)
+        kinds = json.loads(self.typing["schemas"])
+        value = _of_one_type(frame) if "schema" in self.typing else _of_its_type(frame, kinds)
         return frame.withColumn("value", value).select(*columns)
 
     def _table(self, name: str) -> DataFrame:
@@ -102,16 +104,14 @@ def _of_one_type(frame: DataFrame) -> Column:
     return _as_json(f.col(DATA), frame.schema[DATA].dataType)
 
 
-def _of_its_type(frame: DataFrame) -> Column:
+def _of_its_type(frame: DataFrame, kinds: Iterable[str]) -> Column:
     """The same where each type has a field of `data`. Values of types that no schema describes stay what they are."""
     data: Any = frame.schema[DATA].dataType
-    named = f.regexp_replace("type", UNNAMED, "_")
-    parts = [
-        f.when(named == one.name, _as_json(f.col(DATA)[one.name], one.dataType)).otherwise(f.lit(None))
-        for one in data.fields
-    ]
-    undescribed = f.when(~named.isin([one.name for one in data.fields]), f.col(RESCUED))
-    return f.coalesce(*parts, undescribed)
+    value = f.col(RESCUED)
+    for kind in kinds:
+        name = field_of(kind)
+        value = f.when(f.col("type") == kind, _as_json(f.col(DATA)[name], data[name].dataType)).otherwise(value)
+    return value
 
 
 def _as_json(value: Column, type: DataType) -> Column:
