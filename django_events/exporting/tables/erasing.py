@@ -14,12 +14,13 @@ TRIES = 20  # for commits of others, which come first
 
 LEFT_IN = {
     "delta": (
-        "Versions of {topic} before {version} have the rows as they were, until VACUUM removes their files. If its "
-        "delta.dataSkippingStatsColumns has key, the log has keys in its statistics until its old commits go."
+        "Versions of {topic} before {version} have the rows as they were, until --expire or VACUUM removes "
+        "their files. If its delta.dataSkippingStatsColumns has key, the log has keys in its statistics until its old "
+        "commits go."
     ),
     "iceberg": (
-        "Snapshots of {topic} before {version} have the rows as they were, until expire_snapshots and "
-        "remove_orphan_files remove their files."
+        "Snapshots of {topic} before {version} have the rows as they were, until --expire removes their files, "
+        "or expire_snapshots and remove_orphan_files do."
     ),
 }
 

@@ -277,8 +277,7 @@ class Command(BaseCommand):
         if wanted.expire is not None:
             gone, noun = done.expired, "version" if wanted.format == "delta" else "snapshot"
             self.stdout.write(
-                f"Removed as older than {duration(wanted.expire)}: {count(gone.versions, noun)}, "
-                f"{count(gone.files, 'file')}, {size(gone.bytes)}."
+                f"Removed: {count(gone.versions, noun)}, {count(gone.files, 'file')}, {size(gone.bytes)}."
             )
             for why in gone.left.values():
                 self.stdout.write(why)
