@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from django_events.phrases import count, duration, moment
+from django_events.phrases import count, duration, moment, size
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,14 @@ def test_a_moment_is_said_in_utc():
 
     assert moment(datetime(2026, 11, 20, 18, 35, 19, 999_999, tzinfo=east)) == "2026-11-20 13:05:19Z"
     assert moment(datetime(2026, 11, 20, 13, 5, 19, tzinfo=UTC)) == "2026-11-20 13:05:19Z"
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(0, "0 B"), (1_023, "1023 B"), (1_024, "1.0 KB"), (12_700_000, "12.1 MB"), (3 << 40, "3,072.0 GB")],
+)
+def test_a_size_is_said_in_the_largest_unit(number, said):
+    assert size(number) == said
 
 
 def test_a_number_of_things():

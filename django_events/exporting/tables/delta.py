@@ -24,7 +24,7 @@ from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data, split
 from django_events.exporting.tables.delta_expiring import DeltaFiles, DeltaLog, folder_of, rows_before
-from django_events.exporting.tables.expiring import Expired, not_named, removed
+from django_events.exporting.tables.expiring import RemovedVersions, not_named, removed
 from django_events.exporting.tables.folders import files_of_table
 from django_events.exporting.tables.table import (
     COLUMNS,
@@ -220,17 +220,17 @@ class DeltaEvents:
             raise Conflict(str(error)) from error
         return int(done["numFilesRemoved"] - done["numFilesAdded"])
 
-    def expire(self, age: timedelta, stopped: Callable[[], bool]) -> Expired:
+    def expire(self, age: timedelta, stopped: Callable[[], bool]) -> RemovedVersions:
         mark, before = self.mark(), time.time() - age.total_seconds()
         if mark is None:
-            return Expired()
+            return RemovedVersions()
         folder = folder_of(self._place)
         there = files_of_table(folder)
         log = DeltaLog(there, folder, newest=self._table.version(), before=before)
         written = rows_before(there, before)
         unnamed = not_named(written, self._files.names(self._table, folder, log))
         if stopped() or not (unnamed or log.is_worth_a_commit):
-            return Expired()
+            return RemovedVersions()
         if log.needs_checkpoint:
             self._table.create_checkpoint()
         if not_named(unnamed, self._files.former(folder, log)):
@@ -253,9 +253,9 @@ class DeltaEvents:
         except CommitFailedError as error:
             raise Conflict(str(error)) from error
 
-    def thin(self, age: timedelta) -> Expired:
+    def thin(self, age: timedelta) -> RemovedVersions:
         """None goes: checkpoints make commits take the same time, however many versions there are."""
-        return Expired()
+        return RemovedVersions()
 
     def refuse_other_values(self) -> None:
         refuse_other_values(self.values(), self._columns, self._place)

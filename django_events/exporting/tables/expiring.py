@@ -18,7 +18,7 @@ AT_ONCE = 20  # snapshots that go in one commit, between two times of tidying: m
 
 
 @dataclass
-class Expired:
+class RemovedVersions:
     """What was removed, and why what could not be."""
 
     versions: int = 0
@@ -26,7 +26,7 @@ class Expired:
     bytes: int = 0
     left: dict[str, str] = field(default_factory=dict)  # by the place of a table
 
-    def add(self, other: "Expired") -> None:
+    def add(self, other: "RemovedVersions") -> None:
         self.versions += other.versions
         self.files += other.files
         self.bytes += other.bytes
@@ -55,10 +55,12 @@ def not_named(files: Iterable[StoredFile], named: Collection[str]) -> list[Store
     return [file for file in files if names.isdisjoint(_spellings(file.path))]
 
 
-def removed(folder: TableFolder, files: list[StoredFile], *, versions: int = 0, stopped: Callable[[], bool]) -> Expired:
+def removed(
+    folder: TableFolder, files: list[StoredFile], *, versions: int = 0, stopped: Callable[[], bool]
+) -> RemovedVersions:
     """Remove files, and say so."""
     number, size = remove_files(folder, files, stopped=stopped)
-    return Expired(versions=versions, files=number, bytes=size)
+    return RemovedVersions(versions=versions, files=number, bytes=size)
 
 
 def _spellings(address: str) -> set[str]:

@@ -27,7 +27,7 @@ from django_events.exporting.layout import TARGET
 from django_events.exporting.local import Connections
 from django_events.exporting.locking import COMMITTED, FolderLock, alone, resting
 from django_events.exporting.tables.erasing import erase_in_table
-from django_events.exporting.tables.expiring import Expired
+from django_events.exporting.tables.expiring import RemovedVersions
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.reading import topics
 from django_events.reading.dsn import Connection, Dsn
@@ -90,7 +90,7 @@ class TableSummary:
     files_fewer: int = 0
     left_out: int = 0
     applied: Applied = field(default_factory=Applied)
-    expired: Expired = field(default_factory=Expired)
+    expired: RemovedVersions = field(default_factory=RemovedVersions)
 
 
 Tell = Callable[[str, int, int], None]  # a topic, how many events a commit has added, and how many wait

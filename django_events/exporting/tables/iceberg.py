@@ -34,7 +34,7 @@ from django_events.exporting.blanking import blanked
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data
-from django_events.exporting.tables.expiring import AT_ONCE, Expired, not_named, removed
+from django_events.exporting.tables.expiring import AT_ONCE, RemovedVersions, not_named, removed
 from django_events.exporting.tables.iceberg_expiring import IcebergFiles, Shared, folder_of, going, is_worth_a_commit
 from django_events.exporting.tables.table import (
     COLUMNS,
@@ -311,11 +311,11 @@ class IcebergEvents:
         said = self._saying(said)
         self._commit(lambda change: change.overwrite(merged, within, snapshot_properties=said), {})
 
-    def expire(self, age: timedelta, stopped: Callable[[], bool]) -> Expired:
+    def expire(self, age: timedelta, stopped: Callable[[], bool]) -> RemovedVersions:
         mark, now = self.mark(), time.time()
         if mark is None:
-            return Expired()
-        done, written, folder = Expired(), [], folder_of(self._table)
+            return RemovedVersions()
+        done, written, folder = RemovedVersions(), [], folder_of(self._table)
         try:
             if folder is not None:
                 written = self._files.written(self._table, folder, before=now - age.total_seconds())
@@ -338,12 +338,12 @@ class IcebergEvents:
             done.add(removed(folder, unnamed, stopped=stopped))
         return done
 
-    def thin(self, age: timedelta) -> Expired:
+    def thin(self, age: timedelta) -> RemovedVersions:
         snapshots = going(self._table, now=time.time(), age=age)
         if len(snapshots) < AT_ONCE:
-            return Expired()
+            return RemovedVersions()
         self._expire(snapshots)
-        return Expired(versions=len(snapshots))
+        return RemovedVersions(versions=len(snapshots))
 
     def _expire(self, snapshots: list[int]) -> None:
         """Remove snapshots; Conflict if the table isn't any more what it was when they were chosen."""

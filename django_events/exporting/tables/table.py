@@ -14,7 +14,7 @@ import pyarrow as pa
 from django_events.exceptions import Refused
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns, told
-from django_events.exporting.tables.expiring import Expired
+from django_events.exporting.tables.expiring import RemovedVersions
 from django_events.exporting.writing import SCHEMA
 from django_events.reading.typed.evolution import evolved, plain
 
@@ -99,14 +99,14 @@ class EventTable(Protocol):
     def compact(self, target_size: int) -> int:
         """Merge small files; returns how many became fewer. Conflict if another commit came first."""
 
-    def expire(self, age: timedelta, stopped: Callable[[], bool]) -> Expired:
+    def expire(self, age: timedelta, stopped: Callable[[], bool]) -> RemovedVersions:
         """Remove former versions, and then files that are that old and that no other version names.
 
         What was begun before, and isn't committed yet, conflicts with it: its files may be gone. Conflict if another
         commit came first. What it has not removed when it is to stop, or is killed, the next one removes.
         """
 
-    def thin(self, age: timedelta) -> Expired:
+    def thin(self, age: timedelta) -> RemovedVersions:
         """Remove former versions, if commits take longer by them. Files stay. Conflict if another commit came first."""
 
     def close(self) -> None:
