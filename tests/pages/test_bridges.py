@@ -62,6 +62,8 @@ def test_relays_of_the_page_can_be_registered(make_site: MakeSite):
     site.take_files("shop/events.py", "mysite/settings.py")
     assert "rabbitmqctl" in site.take("sh").code
     site.take_files("shop/events.py")
+    assert "events rewind orders-to-partners" in site.take("sh").code
+    site.take_files("shop/events.py")
     assert site.all_taken()
     code = """
 from types import SimpleNamespace
@@ -73,7 +75,8 @@ for broker in ("redis", "nats", "kafka", "rabbitmq", "aws"):
 assert for_partners(SimpleNamespace(value={"id": 7, "total": 0})) is None
 assert for_partners(SimpleNamespace(value={"id": 7, "total": 3})) == {"order": 7, "total": 3}
 """
-    check_registered(site, "orders-to-redis", "orders-to-partners", code=code)
+    names = ("orders-to-redis", "orders-to-partners", "orders-to-redis-v2")
+    check_registered(site, *names, code=code)
 
 
 def test_inboxes_of_the_page_can_be_registered(make_site: MakeSite):
