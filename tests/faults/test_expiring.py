@@ -18,7 +18,6 @@ from django.db import connection
 from django_events import Draft
 from django_events.management.spark import LOCKED
 from tests.integration.exporting.test_expiring import keys, make_older, rows_on_disk, table_folder
-from tests.integration.exporting.test_table_exports import bucket
 from tests.spark.rivals import end_locks
 from tests.spark.test_batch import publish, stored
 from tests.spark.test_export import url
@@ -26,8 +25,6 @@ from tests.support.disturbing import HOW, disturb, rounds, started, tried, wake
 from tests.support.holding_store import holding
 from tests.support.processes import wait_until
 from tests.support.tables import files_of, read_back, run
-
-__all__ = ["bucket"]
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.timeout(600)]
 

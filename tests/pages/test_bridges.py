@@ -101,7 +101,10 @@ assert payment(message(test=False, iban="DE1")).key == "DE1"
     check_registered(site, "payments-in", "payments-from-rabbitmq", "payments-from-sqs", code=code + unreadable)
     again = "from django_events.models import BufferedEvent\nprint(BufferedEvent.objects.get().value)"
     assert site.script(site.take().code + again) == "{'raw': '{'}\n"
+    site.take_files("bank/events.py")
     assert site.all_taken()
+    site.migrate()
+    site.script("from django_events import declarations\nassert list(declarations.inboxes.problems()) == []")
 
 
 def test_the_mirror_of_the_page_can_be_registered(make_site: MakeSite):

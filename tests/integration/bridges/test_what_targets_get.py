@@ -114,7 +114,7 @@ def target(request):
 
 
 def test_a_trace_and_the_version_of_a_schema_are_headers(things, make_relay, target):
-    publish_many(things, [Draft(value=1, metadata={**TRACE, "schema_version": 3}), Draft(value=2)])
+    publish_many(things, [Draft(value=1, key="k", metadata={**TRACE, "schema_version": 3}), Draft(value=2, key="k")])
     transfer_all()
     serve_due(make_relay(things, to=target.to))
 

@@ -316,7 +316,7 @@ def test_the_files_of_a_part_may_be_removed(log: Log, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_catalogue_of_ones_own_is_named(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = {"uri": f"sqlite:///{tmp_path}/own.db", "warehouse": f"file://{tmp_path}"}
-    monkeypatch.setattr(iceberg, "load_catalog", lambda name: SqlCatalog(name, **where))
+    monkeypatch.setattr(iceberg, "load_catalog", lambda name, **options: SqlCatalog(name, **where, **options))
     topic = log(*(Draft(value=n, key=str(n % 3)) for n in range(9)))
     words = ("--catalog", "prod")
     run_tables(topic, "--to", "analytics", *words, format="iceberg")

@@ -28,12 +28,10 @@ from django_events.exporting.tables.expiring import AT_ONCE, NEWEST, SLOTS, expi
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
 from django_events.exporting.tables.table import Conflict, Mark
 from django_events.operations import erase
-from tests.integration.exporting.test_table_exports import bucket, table_of
+from tests.integration.exporting.test_table_exports import table_of
 from tests.spark.test_batch import publish, stored
 from tests.spark.test_export import incarnation
 from tests.support.tables import files_in, files_of, read_back, read_files, run
-
-__all__ = ["bucket"]
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
