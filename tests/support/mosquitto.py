@@ -85,8 +85,11 @@ class Mosquitto:
         self._process.wait()
 
     def close(self) -> None:
-        if self._subscriber is not None:
-            self._subscriber.disconnect()
+        if (client := self._subscriber) is not None:
+            client.disconnect()
+            client.loop_stop()
+            # Without a cycle it is gone at once, and closes the sockets by which its thread was woken.
+            self._subscriber = client.on_message = client.on_subscribe = None
         if self._process is not None and self._process.poll() is None:
             self.stop()
         self._folder.cleanup()
