@@ -83,8 +83,14 @@ class KafkaLog:
                 raise KafkaException(found.error)
         if found.offset < 0:
             return None
-        said = json.loads(found.metadata or "")
-        return Newest(found.offset, said["id"], datetime.fromisoformat(said["time"]), said["relay"])
+        try:
+            said = json.loads(found.metadata or "")
+            return Newest(found.offset, said["id"], datetime.fromisoformat(said["time"]), said["relay"])
+        except (ValueError, TypeError, KeyError):
+            raise self._producer.error_of(
+                f"the group {self._name!r} has an offset of {self._topic!r} that no relay has committed. A "
+                "transactional_id has to be one that no group of others has"
+            ) from None
 
     def send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
         if self._producer is None:

@@ -205,6 +205,22 @@ def test_another_relay_with_the_same_id_is_refused(things, make_transactional, m
     assert addresses(model) == of(1)
 
 
+def test_an_offset_of_another_program_is_told(things, make_transactional, model):
+    from confluent_kafka import Consumer, TopicPartition
+
+    model.topic("shop.things")
+    with closing(Consumer({"bootstrap.servers": model.servers, "group.id": "to-kafka-0"})) as other:
+        other.commit(offsets=[TopicPartition("shop.things", 0, 7)], asynchronous=False)
+    fill_topic(things, 1)
+    relay = make_transactional()
+    serve_due(relay)
+
+    assert (
+        "the group 'to-kafka-0' has an offset of 'shop.things' that no relay has committed" in position_of(relay).error
+    )
+    assert addresses(model) == []
+
+
 def test_each_partition_has_a_producer_of_its_own(lanes, make_relay, model):
     for n in range(20):
         fill_topic(lanes, n, key=f"k{n}")
