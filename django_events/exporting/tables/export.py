@@ -70,6 +70,7 @@ class TableExport:
     every: float = 60.0
     compact: bool = False
     expire: timedelta | None = None  # the age from which on former versions, and files that none names, go
+    thin: timedelta | None = None  # the age by which snapshots of Iceberg are thinned out after commits; files stay
     consumer: str | None = None
     allow_loss: bool = False
     erasing: Erasing | None = None
@@ -237,9 +238,9 @@ class _Run:
             most = max(min(self._wanted.events_per_commit, int(BYTES_PER_COMMIT / size)), 1)
             until = min(start + most, end)
             self._commit(log, start, until)
-            if self._wanted.expire is not None:
+            if self._wanted.thin is not None:
                 with suppress(Conflict):
-                    self.summary.expired.add(self._tables[log.name].thin(self._wanted.expire))
+                    self.summary.expired.add(self._tables[log.name].thin(self._wanted.thin))
             self._tell(log.name, until - start, max(log.end - until, 0))
             start = until
             if self._follower is not None:

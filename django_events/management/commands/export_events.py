@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 TABLES = ("delta", "iceberg")
 SPARK, LOCAL = "spark", "local"
 TARGET_SIZE = "128MB"
-NEVER, DAYS = "never", 7  # how old versions of a table get, with --follow
+NEVER = "never"
+THINNED = timedelta(days=7)  # of a follower without --expire: the snapshots that commits take longer by
 OF_ADDRESSES = "#%?"
 MOST_THREADS = 8  # by default: more of them ask more of the database than a disk can take
 
@@ -89,7 +90,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--expire",
             metavar="DAYS",
-            help="Of a table: remove older versions, and files that none names; 7 with --follow. Or never.",
+            help="Of a table: remove older versions, and files that none names; never: nothing, not even snapshots.",
         )
         parser.add_argument(
             "--erase", action="store_true", help="Blank what was erased in the log since it was exported, too."
@@ -242,7 +243,8 @@ class Command(BaseCommand):
                 follow=options["follow"],
                 every=options["every"],
                 compact=options["compact"],
-                expire=_age(options["expire"], follow=options["follow"]),
+                expire=(expire := _age(options["expire"])),
+                thin=THINNED if options["follow"] and options["expire"] is None else expire,
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
                 columns=file_columns(dict.fromkeys(topics), columns=options["columns"], schema=options["schema"]),
@@ -274,7 +276,7 @@ class Command(BaseCommand):
             self.stdout.write(f"Events without a key, which no row stands for: {done.left_out:,}.")
         if wanted.compact:
             self.stdout.write(f"Files that were merged: {done.files_fewer:,}.")
-        if wanted.expire is not None:
+        if wanted.expire is not None or done.expired.versions:
             gone, noun = done.expired, "version" if wanted.format == "delta" else "snapshot"
             self.stdout.write(
                 f"Removed: {count(gone.versions, noun)}, {count(gone.files, 'file')}, {size(gone.bytes)}."
@@ -315,12 +317,10 @@ def _at_least_one(part: int | None) -> int | None:
     return part
 
 
-def _age(text: str | None, *, follow: bool) -> timedelta | None:
+def _age(text: str | None) -> timedelta | None:
     """The age from which on a table's versions go; None if none goes."""
-    if text == NEVER:
+    if text is None or text == NEVER:
         return None
-    if text is None:
-        return timedelta(days=DAYS) if follow else None
     days = float(text) if re.fullmatch(r"\d{1,5}(\.\d{1,9})?", text, re.A) else -1.0
     if days < 0:
         raise usage(f"--expire is {text!r}, expected a number of days like 7 or 0.5, or {NEVER}.")

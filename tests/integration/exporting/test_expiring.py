@@ -23,6 +23,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from django_events import Draft
 from django_events.exporting.tables import delta, expiring, folders
 from django_events.exporting.tables import export as exporting
+from django_events.exporting.tables import iceberg as iceberg_tables
 from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.expiring import AT_ONCE, NEWEST, SLOTS, expired
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
@@ -38,6 +39,7 @@ pytestmark = pytest.mark.usefixtures("transactional_db")
 Log = Callable[..., Any]
 BOTH = pytest.mark.parametrize("format", ["delta", "iceberg"])
 DAY = 86_400.0
+FOLLOW = ("--follow", "--every", 0.01)
 
 
 def drafts(count: int) -> list[Draft]:
@@ -396,7 +398,7 @@ def test_a_follower_does_it_too(log: Log, tmp_path: Path, format: str, monkeypat
         return done
 
     monkeypatch.setattr(kind, "expire", noted)
-    said = run(topic, "--to", tmp_path, "--part", 10, "--follow", "--every", 0.01, "--compact", format=format)
+    said = run(topic, "--to", tmp_path, "--part", 10, *FOLLOW, "--compact", "--expire", 7, format=format)
 
     assert ages == [timedelta(days=7)] * 4
     assert re.search(r"Removed: [1-9]\d* \w+s, [1-9]\d* files", said)
@@ -404,10 +406,53 @@ def test_a_follower_does_it_too(log: Log, tmp_path: Path, format: str, monkeypat
     assert read_back(tmp_path, format) == stored(topic)
 
 
+@BOTH
+@pytest.mark.requirement("X15")
+def test_a_follower_removes_nothing_by_itself(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It only thins snapshots of Iceberg out, which commits take longer by."""
+    topic = log(*drafts(40))
+    kind: Any = DeltaEvents if format == "delta" else IcebergEvents
+    run(topic, "--to", tmp_path, "--part", 10, format=format)
+    run(topic, "--to", tmp_path, "--compact", format=format)
+    make_older(table_folder(tmp_path, format), days=30)
+    there, ages, thin = on_disk(tmp_path / "things" if format == "delta" else tmp_path), list[timedelta](), kind.thin
+    monkeypatch.setattr(exporting, "TIDY_EVERY", 0.0)
+    monkeypatch.setattr(expiring, "NEWEST", 1)
+    monkeypatch.setattr(iceberg_tables, "AT_ONCE", 1)
+    stop_after_tidying(monkeypatch)
+
+    def noted(self: Any, age: timedelta) -> Any:
+        ages.append(age)
+        return thin(self, age)
+
+    monkeypatch.setattr(kind, "thin", noted)
+    publish(topic, *range(30))
+    said = run(topic, "--to", tmp_path, "--part", 10, *FOLLOW, format=format)
+
+    assert there <= on_disk(tmp_path)
+    assert ages == [timedelta(days=7)] * 3
+    assert ("Removed: " in said) is (format == "iceberg")
+    assert format == "delta" or re.search(r"Removed: [1-9]\d* snapshots, 0 files, 0 B\.", said)
+    if format == "delta":
+        assert versions(tmp_path, format) == len([path for path in on_disk(tmp_path) if path.endswith("json")])
+        assert DeltaTable(str(tmp_path / "things"), version=0).to_pyarrow_table().num_rows == 0
+    assert read_back(tmp_path, format) == stored(topic)
+
+
 def test_a_follower_may_keep_all(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = log(*drafts(4))
     monkeypatch.setattr(exporting, "TIDY_EVERY", 0.0)
-    monkeypatch.setattr(IcebergEvents, "expire", None)  # it isn't called
+    for work in ("expire", "thin"):
+        monkeypatch.setattr(IcebergEvents, work, None)  # it isn't called
+    stop_after_tidying(monkeypatch)
+    said = run(topic, "--to", tmp_path, *FOLLOW, "--expire", "never", format="iceberg")
+
+    assert "Removed" not in said
+
+
+def stop_after_tidying(monkeypatch: pytest.MonkeyPatch) -> None:
     tidy = exporting._Run.tidy
 
     def then_stop(self: Any) -> None:
@@ -415,9 +460,6 @@ def test_a_follower_may_keep_all(log: Log, tmp_path: Path, monkeypatch: pytest.M
         os.kill(os.getpid(), 15)
 
     monkeypatch.setattr(exporting._Run, "tidy", then_stop)
-    said = run(topic, "--to", tmp_path, "--follow", "--every", 0.01, "--expire", "never", format="iceberg")
-
-    assert "Removed" not in said
 
 
 @pytest.mark.parametrize("days", ["-1", "", "x", "nan", "inf", "1e3", "7d", "٣", "1000000"])
