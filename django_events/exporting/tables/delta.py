@@ -23,8 +23,8 @@ from django_events.exporting.blanking import ERASED_METADATA, LEFT
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data, split
-from django_events.exporting.tables.delta_expiring import DeltaFiles, DeltaLog, folder_of, rows_before
-from django_events.exporting.tables.expiring import RemovedVersions, not_named, removed
+from django_events.exporting.tables.delta_expiring import DeltaFiles, DeltaLog, folder_of, written_before
+from django_events.exporting.tables.expiring import RemovedVersions, moment_of, not_named, removed
 from django_events.exporting.tables.folders import files_of_table
 from django_events.exporting.tables.table import (
     COLUMNS,
@@ -221,13 +221,13 @@ class DeltaEvents:
         return int(done["numFilesRemoved"] - done["numFilesAdded"])
 
     def expire(self, age: timedelta, stopped: Callable[[], bool]) -> RemovedVersions:
-        mark, before = self.mark(), time.time() - age.total_seconds()
+        mark, before = self.mark(), moment_of(time.time(), age)
         if mark is None:
             return RemovedVersions()
         folder = folder_of(self._place)
         there = files_of_table(folder)
         log = DeltaLog(there, folder, newest=self._table.version(), before=before)
-        written = rows_before(there, before)
+        written = written_before(there, folder, before, partitions=self._table.metadata().partition_columns)
         unnamed = not_named(written, self._files.names(self._table, folder, log))
         if stopped() or not (unnamed or log.is_worth_a_commit):
             return RemovedVersions()

@@ -11,9 +11,10 @@ commit that was begun before conflicts with it. Whatever is written afterwards i
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
+from itertools import takewhile
 from typing import Any
 from urllib.parse import unquote
 
@@ -36,7 +37,9 @@ CHECKPOINT = re.compile(rf"{LOG}/(\d{{20}})\.checkpoint\.parquet")
 # Commits, checkpoints in one or several parts, sums, and merged commits, by the last version that they are of.
 OF_VERSION = re.compile(rf"{LOG}/(?:\d{{20}}\.)?(\d{{20}})\.(?:json|crc|checkpoint\..+|compacted\.json)")
 NEWEST_CHECKPOINT = f"{LOG}/_last_checkpoint"
-HIDDEN = ("_", ".")
+OF_ROWS = re.compile(r"part-.*\.parquet")  # as delta-rs and Spark call them; others' files may lie in the folder too
+# What a process that was killed has left of a file, on a disk: no version can name it.
+STAGED = re.compile(r"(.+)#\d+")
 
 
 class DeltaLog:
@@ -50,8 +53,9 @@ class DeltaLog:
             first -= 1
         # One below a gap counts for nothing: a process that was held up for so long may have made it too late.
         stretch = [one for one in range(first, newest + 1) if one in self.commits]
-        old = [one for one in stretch if self.commits[one].modified <= before]
-        self.oldest = max(old, default=first)  # version that stays
+        # A clock may have been wrong: a version is old only if all before it are.
+        old = list(takewhile(lambda one: self.commits[one].modified <= before, stretch))
+        self.oldest = old[-1] if old else first  # version that stays
 
     @cached_property
     def needs_checkpoint(self) -> bool:
@@ -118,13 +122,24 @@ def folder_of(place: str) -> TableFolder:
     return FolderInStore(PyFileSystem(DeltaStorageHandler(place)), "")
 
 
-def rows_before(files: list[StoredFile], moment: float) -> list[StoredFile]:
-    """Files of rows that may go if none names them."""
-    return [file for file in files if file.modified < moment and _is_of_rows(file)]
+def written_before(
+    files: list[StoredFile], folder: TableFolder, moment: float, *, partitions: Collection[str]
+) -> list[StoredFile]:
+    """Files that may go if none names them: of rows, and what is left of those and of the log's."""
+    is_staged = STAGED.fullmatch if isinstance(folder, LocalFolder) else lambda path: None
+    found = []
+    for file in files:
+        staged = is_staged(file.path)
+        path = staged[1] if staged else file.path
+        if (_is_of_rows(path, partitions) or (staged and path.startswith(f"{LOG}/"))) and file.modified < moment:
+            found.append(file)
+    return found
 
 
-def _is_of_rows(file: StoredFile) -> bool:
-    return file.path.endswith(".parquet") and not any(part.startswith(HIDDEN) for part in file.path.split("/"))
+def _is_of_rows(path: str, partitions: Collection[str]) -> bool:
+    *folders, name = path.split("/")
+    columns = (unquote(one.partition("=")[0]) if "=" in one else None for one in folders)
+    return OF_ROWS.fullmatch(name) is not None and all(column in partitions for column in columns)
 
 
 def _taken_out_by(folder: TableFolder, version: int) -> list[str]:

@@ -5,6 +5,7 @@ the newest ones stay, and of those before them the last of each slot of time. A 
 still named by the last snapshot of the slot before, so it stays for nearly that age, however many commits there are.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -33,6 +34,11 @@ class RemovedVersions:
         self.left |= other.left
 
 
+def moment_of(now: float, age: timedelta) -> float:
+    """Before which what is old was written. If all is, no times are compared: another clock may be ahead of this."""
+    return now - age.total_seconds() if age else math.inf
+
+
 def expired(versions: Iterable[tuple[int, float]], *, now: float, age: timedelta) -> list[int]:
     """Of versions and their times, those which go.
 
@@ -40,7 +46,7 @@ def expired(versions: Iterable[tuple[int, float]], *, now: float, age: timedelta
     last of each slot.
     """
     known = sorted(versions, key=lambda version: version[1])
-    oldest = max((index for index, (_, at) in enumerate(known) if at <= now - age.total_seconds()), default=0)
+    oldest = max((index for index, (_, at) in enumerate(known) if at <= moment_of(now, age)), default=0)
     slot = max(age.total_seconds() / SLOTS, 0.001)
     going = [version for version, _ in known[:oldest]]
     for (version, at), (_, next_at) in zip(known[oldest + 1 : -NEWEST], known[oldest + 2 :], strict=False):

@@ -34,7 +34,7 @@ from django_events.exporting.blanking import blanked
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data
-from django_events.exporting.tables.expiring import AT_ONCE, RemovedVersions, not_named, removed
+from django_events.exporting.tables.expiring import AT_ONCE, RemovedVersions, moment_of, not_named, removed
 from django_events.exporting.tables.iceberg_expiring import IcebergFiles, Shared, folder_of, going, is_worth_a_commit
 from django_events.exporting.tables.table import (
     COLUMNS,
@@ -318,7 +318,7 @@ class IcebergEvents:
         done, written, folder = RemovedVersions(), [], folder_of(self._table)
         try:
             if folder is not None:
-                written = self._files.written(self._table, folder, before=now - age.total_seconds())
+                written = self._files.written(self._table, folder, before=moment_of(now, age))
             else:
                 done.left[self.place] = f"The files of {self.place} can't be listed, and none was removed."
         except Shared as error:

@@ -19,7 +19,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 
 from django_events.exporting.paths import split
-from django_events.exporting.tables.expiring import expired, not_named
+from django_events.exporting.tables.expiring import expired, moment_of, not_named
 from django_events.exporting.tables.folders import FolderInStore, LocalFolder, StoredFile, TableFolder, files_of_table
 
 METADATA, OF_METADATA = "metadata/", (".avro", ".metadata.json")
@@ -40,7 +40,7 @@ def going(table: Table, *, now: float, age: timedelta) -> list[int]:
         if one.snapshot_id in history and one.parent_snapshot_id in times:
             # The first half of an overwrite is in no log.
             history.setdefault(one.parent_snapshot_id, times[one.parent_snapshot_id])
-    too_old = [one for one, at in times.items() if one not in history and at <= now - age.total_seconds()]
+    too_old = [one for one, at in times.items() if one not in history and at <= moment_of(now, age)]
     former = expired([(one, at) for one, at in history.items() if one in times], now=now, age=age)
     return [one for one in (*former, *too_old) if one not in kept]
 
