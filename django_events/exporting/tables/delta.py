@@ -23,9 +23,15 @@ from django_events.exporting.blanking import ERASED_METADATA, LEFT
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data, split
-from django_events.exporting.tables.delta_expiring import DeltaFiles, DeltaLog, folder_of, written_before
-from django_events.exporting.tables.expiring import RemovedVersions, moment_of, not_named, removed
-from django_events.exporting.tables.folders import files_of_table
+from django_events.exporting.tables.delta_expiring import (
+    DeltaFiles,
+    DeltaLog,
+    commits_among,
+    folder_of,
+    written_before,
+)
+from django_events.exporting.tables.expiring import RemovedVersions, moment_of, not_named, remove
+from django_events.exporting.tables.folders import Refusing, files_of_table
 from django_events.exporting.tables.table import (
     COLUMNS,
     ERASED,
@@ -221,16 +227,26 @@ class DeltaEvents:
         return int(done["numFilesRemoved"] - done["numFilesAdded"])
 
     def expire(self, age: timedelta, stopped: Callable[[], bool]) -> RemovedVersions:
+        done = RemovedVersions()
+        try:
+            self._remove(age, done, stopped)
+        except Refusing as error:
+            done.left[self.place] = f"The files of {self.place} {error}"
+        except FileNotFoundError as error:  # another tool has removed a commit that was read
+            raise Conflict(str(error)) from error
+        return done
+
+    def _remove(self, age: timedelta, done: RemovedVersions, stopped: Callable[[], bool]) -> None:
         mark, before = self.mark(), moment_of(time.time(), age)
         if mark is None:
-            return RemovedVersions()
+            return
         folder = folder_of(self._place)
         there = files_of_table(folder)
         log = DeltaLog(there, folder, newest=self._table.version(), before=before)
         written = written_before(there, folder, before, partitions=self._table.metadata().partition_columns)
         unnamed = not_named(written, self._files.names(self._table, folder, log))
         if stopped() or not (unnamed or log.is_worth_a_commit):
-            return RemovedVersions()
+            return
         if log.needs_checkpoint:
             self._table.create_checkpoint()
         if not_named(unnamed, self._files.former(folder, log)):
@@ -238,10 +254,10 @@ class DeltaEvents:
         else:
             self._append([], self._saying(mark))  # the mark stays in the history
         self._table.update_incremental()
-        done = removed(folder, log.going, versions=log.versions_going, stopped=stopped)
-        unnamed = not_named(written, self._files.names(self._table, folder, log))
-        done.add(removed(folder, unnamed, stopped=stopped))
-        return done
+        # They are read before commits go that another tool may remove too.
+        named = self._files.names(self._table, folder, log)
+        done.versions += commits_among(remove(done, folder, log.going, stopped=stopped))
+        remove(done, folder, not_named(written, named), stopped=stopped)
 
     def _refuse_what_was_begun(self, mark: Mark) -> None:
         """Make a commit that each commit conflicts with which was begun before, also one that only merges files."""
@@ -266,6 +282,10 @@ class DeltaEvents:
 
     def close(self) -> None:
         """Nothing is open between two calls."""
+
+    @property
+    def place(self) -> str:
+        return self._place
 
     @property
     def _schema(self) -> pa.Schema:

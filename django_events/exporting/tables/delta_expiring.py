@@ -24,7 +24,7 @@ from pyarrow.fs import PyFileSystem
 
 from django_events.exporting.paths import split
 from django_events.exporting.tables.folders import (
-    AT_ONCE,
+    REQUESTS,
     FolderInStore,
     LocalFolder,
     StoredFile,
@@ -71,7 +71,7 @@ class DeltaLog:
 
     @property
     def versions_going(self) -> int:
-        return sum(1 for file in self.going if COMMIT.fullmatch(file.path))
+        return commits_among(self.going)
 
     @property
     def is_worth_a_commit(self) -> bool:
@@ -109,7 +109,7 @@ class DeltaFiles:
     def _by(self, versions: Iterable[int], folder: TableFolder) -> set[str]:
         """What these commits have taken out."""
         unread = [version for version in versions if version not in self._taken_out]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(REQUESTS) as pool:
             self._taken_out.update(zip(unread, pool.map(partial(_taken_out_by, folder), unread), strict=True))
         return set().union(*(self._taken_out[version] for version in versions))
 
@@ -120,6 +120,11 @@ def folder_of(place: str) -> TableFolder:
     if scheme in ("", "file"):
         return LocalFolder(path)
     return FolderInStore(PyFileSystem(DeltaStorageHandler(place)), "")
+
+
+def commits_among(files: Iterable[StoredFile]) -> int:
+    """How many of these make a version."""
+    return sum(1 for file in files if COMMIT.fullmatch(file.path))
 
 
 def written_before(

@@ -15,7 +15,7 @@ from django_events.exporting.tables.folders import StoredFile, TableFolder, remo
 
 NEWEST = 20  # snapshots that stay, if they aren't too old
 SLOTS = 28  # of the age, in which one snapshot stays: six hours, of seven days
-AT_ONCE = 20  # snapshots that go in one commit, between two times of tidying: more than stay in between
+THINNED_AT_ONCE = 20  # snapshots that go in one commit, between two times of tidying: more than stay in between
 
 
 @dataclass
@@ -61,12 +61,16 @@ def not_named(files: Iterable[StoredFile], named: Collection[str]) -> list[Store
     return [file for file in files if names.isdisjoint(_spellings(file.path))]
 
 
-def removed(
-    folder: TableFolder, files: list[StoredFile], *, versions: int = 0, stopped: Callable[[], bool]
-) -> RemovedVersions:
-    """Remove files, and say so."""
-    number, size = remove_files(folder, files, stopped=stopped)
-    return RemovedVersions(versions=versions, files=number, bytes=size)
+def remove(
+    done: RemovedVersions, folder: TableFolder, files: list[StoredFile], *, stopped: Callable[[], bool]
+) -> list[StoredFile]:
+    """Remove files, and count those that are gone, which are returned; or Refusing."""
+    gone = []
+    for file in remove_files(folder, files, stopped=stopped):
+        gone.append(file)
+        done.files += 1
+        done.bytes += file.size
+    return gone
 
 
 def _spellings(address: str) -> set[str]:

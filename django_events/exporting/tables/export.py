@@ -42,6 +42,7 @@ BYTES_PER_COMMIT = 256 << 20  # in memory: Iceberg's files are written when all 
 FETCH_SIZE = 100_000
 LOOK_EVERY = 1.0  # seconds, at most, while following
 TIDY_EVERY = 3600.0  # seconds, while following
+TRIES = 3  # of removing, when a commit of others comes first; a follower does it the next hour
 CONFLICTS = 20  # commits of others, like compaction by another tool, that may come first
 
 
@@ -95,10 +96,15 @@ class TableSummary:
 
 
 Tell = Callable[[str, int, int], None]  # a topic, how many events a commit has added, and how many wait
+Warn = Callable[[str], None]  # why something wasn't removed, when that is new
 
 
 def export_to_tables(
-    wanted: TableExport, *, stop: StopRequest, tell: Tell = lambda topic, added, waiting: None
+    wanted: TableExport,
+    *,
+    stop: StopRequest,
+    tell: Tell = lambda topic, added, waiting: None,
+    warn: Warn = lambda why: None,
 ) -> TableSummary:
     """Bring the tables to the end of the log, or keep them there; InUse if another command writes to the place."""
     dsn = Dsn(wanted.dsn)
@@ -113,7 +119,7 @@ def export_to_tables(
         alone(dsn, place, of_what_is_written=COMMITTED) as lock,
         resting(dsn) as connection,
         lock.watched(cancel),
-        closing(_Run(wanted, connection, connections, stop, tell, lock)) as run,
+        closing(_Run(wanted, connection, connections, stop, tell, warn, lock)) as run,
     ):
         run.open()
         run.once()
@@ -136,10 +142,11 @@ class _Run:
         connections: Connections,
         stop: StopRequest,
         tell: Tell,
+        warn: Warn,
         lock: FolderLock,
     ) -> None:
         self._wanted, self._connection, self._connections = wanted, connection, connections
-        self._stop, self._tell, self._lock = stop, tell, lock
+        self._stop, self._tell, self._warn, self._lock = stop, tell, warn, lock
         self._dsn = Dsn(wanted.dsn)
         self._follower = Follower(wanted.consumer) if wanted.consumer else None
         self._waiting_since: dict[str, float] = {}
@@ -221,9 +228,24 @@ class _Run:
                 with suppress(Conflict):
                     self.summary.files_fewer += table.compact(self._wanted.target_size)
             if self._wanted.expire is not None and not self._stop.requested:
-                self._lock.check()
-                with suppress(Conflict):
-                    self.summary.expired.add(table.expire(self._wanted.expire, lambda: self._stop.requested))
+                self._expire(table, self._wanted.expire)
+
+    def _expire(self, table: EventTable, age: timedelta) -> None:
+        known, place = self.summary.expired, table.place
+        is_known = place in known.left
+        for _ in range(1 if self._wanted.follow else TRIES):
+            self._lock.check()
+            with suppress(Conflict):
+                done = table.expire(age, lambda: self._stop.requested)
+                if not self._stop.requested:
+                    known.left.pop(place, None)
+                known.add(done)
+                break
+        else:
+            if not self._wanted.follow:
+                known.left[place] = f"{place} had commits of other writers, and not all was removed: run it again."
+        if self._wanted.follow and not is_known and place in known.left:
+            self._warn(known.left[place])
 
     def _logs(self) -> list[TopicLog]:
         return topics.find(self._connection, topics.TopicChoice(names=self._wanted.topics))

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from pyarrow.fs import FileSelector, FileSystem
 
-AT_ONCE = 16  # requests to an object store
+REQUESTS = 16  # at once, to an object store
 PORTION = 256  # files that are removed between two looks whether to stop
 TABLE_IN_IT = re.compile(r"(.+/)(?:metadata/[^/]+\.metadata\.json|_delta_log/[^/]+)")
 
@@ -36,13 +36,13 @@ class TableFolder(Protocol):
     """Where the files of one table lie."""
 
     def files(self) -> Iterator[StoredFile]:
-        """All files, in no order."""
+        """All files, in no order; OSError if they can't be listed."""
 
     def read(self, path: str) -> bytes:
         """What is in a file; FileNotFoundError if it isn't there."""
 
     def remove(self, paths: list[str]) -> None:
-        """Remove files. One that isn't there any more is no error."""
+        """Remove files; OSError if one can't be. One that isn't there any more is no error."""
 
 
 class LocalFolder:
@@ -52,7 +52,7 @@ class LocalFolder:
         self._root = root
 
     def files(self) -> Iterator[StoredFile]:
-        for folder, _, names in os.walk(self._root):
+        for folder, _, names in os.walk(self._root, onerror=_refuse):
             below = Path(folder)
             for name in names:
                 with suppress(FileNotFoundError):
@@ -65,8 +65,14 @@ class LocalFolder:
         return Path(self._root, path).read_bytes()
 
     def remove(self, paths: list[str]) -> None:
+        refused = None
         for path in paths:
-            Path(self._root, path).unlink(missing_ok=True)
+            try:
+                Path(self._root, path).unlink(missing_ok=True)
+            except OSError as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
 
 class FolderInStore:
@@ -86,7 +92,7 @@ class FolderInStore:
             return bytes(opened.read())
 
     def remove(self, paths: list[str]) -> None:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(REQUESTS) as pool:
             list(pool.map(self._remove, paths))
 
     def _remove(self, path: str) -> None:
@@ -94,20 +100,37 @@ class FolderInStore:
             self._store.delete_file(f"{self._prefix}{path}")
 
 
+class Refusing(Exception):
+    """What keeps the files doesn't list or remove them."""
+
+
 def files_of_table(folder: TableFolder) -> list[StoredFile]:
-    """The files in the folder of a table, but for those of other tables that lie in it."""
-    found = list(folder.files())
+    """The files in the folder of a table, but for those of other tables that lie in it; or Refusing."""
+    try:
+        found = list(folder.files())
+    except OSError as error:  # also that of pyarrow and delta-rs, for whatever a store answers
+        raise Refusing(f"can't be listed, and none was removed: {_first_line(error)}") from error
     others = tuple({match[1] for file in found if (match := TABLE_IN_IT.match(file.path))})
     return [file for file in found if not file.path.startswith(others)]
 
 
-def remove_files(folder: TableFolder, files: list[StoredFile], *, stopped: Callable[[], bool]) -> tuple[int, int]:
-    """Remove files, in their order, until it is to stop; returns how many, and their bytes."""
-    number = size = 0
+def remove_files(folder: TableFolder, files: list[StoredFile], *, stopped: Callable[[], bool]) -> Iterator[StoredFile]:
+    """Remove files, in their order, until it is to stop; yields those that are gone, or raises Refusing."""
     for first in range(0, len(files), PORTION):
         if stopped():
             break
         some = files[first : first + PORTION]
-        folder.remove([file.path for file in some])
-        number, size = number + len(some), size + sum(file.size for file in some)
-    return number, size
+        try:
+            folder.remove([file.path for file in some])
+        except OSError as error:
+            raise Refusing(f"can't be removed, or not all of them: {_first_line(error)}") from error
+        yield from some
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _first_line(error: OSError) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

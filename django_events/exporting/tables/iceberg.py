@@ -8,7 +8,7 @@ A rollback sets the snapshot back and leaves the properties, so each snapshot sa
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,8 +34,17 @@ from django_events.exporting.blanking import blanked
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data
-from django_events.exporting.tables.expiring import AT_ONCE, RemovedVersions, moment_of, not_named, removed
-from django_events.exporting.tables.iceberg_expiring import IcebergFiles, Shared, folder_of, going, is_worth_a_commit
+from django_events.exporting.tables.expiring import THINNED_AT_ONCE, RemovedVersions, moment_of, not_named, remove
+from django_events.exporting.tables.folders import Refusing
+from django_events.exporting.tables.iceberg_expiring import (
+    KEEPS_FILES,
+    IcebergFiles,
+    Shared,
+    folder_of,
+    going,
+    is_worth_a_commit,
+    keeps_files,
+)
 from django_events.exporting.tables.table import (
     COLUMNS,
     ERASED,
@@ -312,10 +321,21 @@ class IcebergEvents:
         self._commit(lambda change: change.overwrite(merged, within, snapshot_properties=said), {})
 
     def expire(self, age: timedelta, stopped: Callable[[], bool]) -> RemovedVersions:
+        done = RemovedVersions()
+        try:
+            self._remove(age, done, stopped)
+        except Refusing as error:
+            done.left[self.place] = f"The files of {self.place} {error}"
+        return done
+
+    def _remove(self, age: timedelta, done: RemovedVersions, stopped: Callable[[], bool]) -> None:
         mark, now = self.mark(), time.time()
         if mark is None:
-            return RemovedVersions()
-        done, written, folder = RemovedVersions(), [], folder_of(self._table)
+            return
+        if keeps_files(self._table):
+            done.left[self.place] = f"{self.place} has {KEEPS_FILES}=false, so nothing was removed."
+            return
+        written, folder = [], folder_of(self._table)
         try:
             if folder is not None:
                 written = self._files.written(self._table, folder, before=moment_of(now, age))
@@ -323,10 +343,12 @@ class IcebergEvents:
                 done.left[self.place] = f"The files of {self.place} can't be listed, and none was removed."
         except Shared as error:
             done.left[self.place] = f"{error}, and none was removed."
+        except Refusing as error:
+            done.left[self.place] = f"The files of {self.place} {error}"
         snapshots = going(self._table, now=now, age=age)
-        unnamed = not_named(written, self._files.names(self._table, without=snapshots))
+        unnamed = not_named(written, self._names(without=snapshots))
         if stopped() or not is_worth_a_commit(self._table, snapshots, unnamed):
-            return done
+            return
         self._make_ready()
         said = self._saying({NEXT: str(mark.next)})
         self._commit(lambda change: change.append(self._schema.empty_table(), snapshot_properties=said), {})
@@ -334,13 +356,19 @@ class IcebergEvents:
         self._expire(snapshots)
         done.versions += len(snapshots)
         if folder is not None:
-            unnamed = not_named(written, self._files.names(self._table))
-            done.add(removed(folder, unnamed, stopped=stopped))
-        return done
+            remove(done, folder, not_named(written, self._names()), stopped=stopped)
+
+    def _names(self, *, without: Collection[int] = ()) -> set[str]:
+        try:
+            return self._files.names(self._table, without=without)
+        except FileNotFoundError as error:  # another tool has removed a snapshot, and its list
+            raise Conflict(str(error)) from error
 
     def thin(self, age: timedelta) -> RemovedVersions:
+        if keeps_files(self._table):
+            return RemovedVersions()
         snapshots = going(self._table, now=time.time(), age=age)
-        if len(snapshots) < AT_ONCE:
+        if len(snapshots) < THINNED_AT_ONCE:
             return RemovedVersions()
         self._expire(snapshots)
         return RemovedVersions(versions=len(snapshots))
@@ -353,8 +381,13 @@ class IcebergEvents:
         try:
             if snapshots:
                 self._catalog.commit_table(self._table, (unmoved,), (change,))
-        except (CommitFailedException, ValueError) as error:  # which says that another run has removed one of them
+        except CommitFailedException as error:
             raise Conflict(str(error)) from error
+        except ValueError as error:
+            self._table = self._loaded()
+            if {one.snapshot_id for one in self._table.snapshots()}.issuperset(snapshots):
+                raise
+            raise Conflict(str(error)) from error  # another run has removed one of them
         self._table = self._loaded()
 
     def refuse_other_values(self) -> None:

@@ -22,6 +22,7 @@ from django_events.exporting.paths import split
 from django_events.exporting.tables.expiring import expired, moment_of, not_named
 from django_events.exporting.tables.folders import FolderInStore, LocalFolder, StoredFile, TableFolder, files_of_table
 
+KEEPS_FILES = "gc.enabled"  # a property of the table: if false, as files of it are another table's too, none may go
 METADATA, OF_METADATA = "metadata/", (".avro", ".metadata.json")
 ROWS, OF_ROWS = "data/", (".parquet", ".orc", ".avro")
 
@@ -81,6 +82,11 @@ class IcebergFiles:
 
 class Shared(Exception):
     """Another table has its files in the same folder, as after one was renamed, so none may go."""
+
+
+def keeps_files(table: Table) -> bool:
+    """Whether nothing may be removed, by the table's properties."""
+    return table.properties.get(KEEPS_FILES, "").strip().lower() == "false"
 
 
 def folder_of(table: Table) -> TableFolder | None:

@@ -57,6 +57,10 @@ class EventTable(Protocol):
     left_out: int
     first_erased: LastErasure
 
+    @property
+    def place(self) -> str:
+        """What messages call it."""
+
     def mark(self) -> Mark | None:
         """The mark as it is now; None if the table has none yet. What is appended follows what was seen here.
 
@@ -103,7 +107,8 @@ class EventTable(Protocol):
         """Remove former versions, and then files that are that old and that no other version names.
 
         What was begun before, and isn't committed yet, conflicts with it: its files may be gone. Conflict if another
-        commit came first. What it has not removed when it is to stop, or is killed, the next one removes.
+        commit came first. What it has not removed when it is to stop, or is killed, the next one removes. Why
+        something can't be removed is in `left`.
         """
 
     def thin(self, age: timedelta) -> RemovedVersions:

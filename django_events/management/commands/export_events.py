@@ -260,7 +260,7 @@ class Command(BaseCommand):
             if verbosity and wanted.follow:
                 self.stderr.write(f"Following {', '.join(topics)} of {using!r} to {wanted.path}. Ctrl-C stops.")
             started = time.monotonic()
-            done = export_to_tables(wanted, stop=stop, tell=tell)
+            done = export_to_tables(wanted, stop=stop, tell=tell, warn=self.stderr.write)
         if verbosity:
             self._tell(done, wanted, _since(started))
         self._tell_erased(done.applied, verbosity=verbosity)

@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
-from itertools import pairwise
+from io import StringIO
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,15 +20,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.table import TableOptimizer
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
 from pyiceberg.catalog.sql import SqlCatalog
 
 from django_events import Draft
-from django_events.exporting.tables import delta, expiring, folders
+from django_events.exporting.tables import delta, delta_expiring, expiring, folders, iceberg_expiring
 from django_events.exporting.tables import export as exporting
 from django_events.exporting.tables import iceberg as iceberg_tables
 from django_events.exporting.tables.delta import DeltaEvents
-from django_events.exporting.tables.expiring import AT_ONCE, NEWEST, SLOTS, expired
+from django_events.exporting.tables.expiring import NEWEST, SLOTS, THINNED_AT_ONCE, expired
 from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
 from django_events.exporting.tables.table import Conflict, Mark
 from django_events.operations import erase
@@ -418,7 +419,7 @@ def test_snapshots_of_iceberg_do_not_become_ever_more(log: Log, tmp_path: Path) 
 
     run(topic, "--to", tmp_path, "--part", 1, "--expire", 7, format="iceberg")
 
-    assert NEWEST <= versions(tmp_path, "iceberg") <= NEWEST + AT_ONCE + 2
+    assert NEWEST <= versions(tmp_path, "iceberg") <= NEWEST + THINNED_AT_ONCE + 2
     assert read_back(tmp_path, "iceberg") == stored(topic)
 
 
@@ -492,7 +493,7 @@ def test_a_follower_removes_nothing_by_itself(
     there, ages, thin = on_disk(tmp_path / "things" if format == "delta" else tmp_path), list[timedelta](), kind.thin
     monkeypatch.setattr(exporting, "TIDY_EVERY", 0.0)
     monkeypatch.setattr(expiring, "NEWEST", 1)
-    monkeypatch.setattr(iceberg_tables, "AT_ONCE", 1)
+    monkeypatch.setattr(iceberg_tables, "THINNED_AT_ONCE", 1)
     stop_after_tidying(monkeypatch)
 
     def noted(self: Any, age: timedelta) -> Any:
@@ -624,4 +625,218 @@ def test_there_is_a_bound_whatever_the_age() -> None:
         now, age = 1_000_000_000.0, timedelta(days=days)
         known = [(number, now - number * age.total_seconds() / 10_000) for number in range(20_000)]
         assert len(known) - len(expired(known, now=now, age=age)) <= NEWEST + SLOTS + 2
-    assert expiring.AT_ONCE <= NEWEST
+    assert THINNED_AT_ONCE <= NEWEST
+
+
+@BOTH
+def test_without_the_right_to_remove_it_says_so_and_goes_on(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("things", "others"):
+        log(*drafts(20), name=name)
+    run("things", "others", "--to", tmp_path, "--part", 5, format=format)
+    run("things", "others", "--to", tmp_path, "--compact", format=format)
+    unlink = Path.unlink
+
+    def refused(self: Path, missing_ok: bool = False) -> None:
+        if "things" in self.parts:
+            raise PermissionError(13, "Permission denied", str(self))
+        unlink(self, missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refused)
+        said = run("things", "others", "--to", tmp_path, "--expire", 0, format=format)
+
+    assert re.search(r"The files of \S*( \S+)?things can't be removed, or not all of them: \[Errno 13\] Perm", said)
+    assert "others" not in said and re.search(r": [1-9]\d* \w+s, [1-9]\d* files", said)
+    other = set(rows_on_disk(table_folder(tmp_path, format, "others")))
+    assert other == set(files_of(tmp_path, format, "others"))
+    assert len(rows_on_disk(table_folder(tmp_path, format))) == 5
+    run("things", "--to", tmp_path, "--expire", 0, format=format)
+    assert rows_on_disk(table_folder(tmp_path, format)) == files_of(tmp_path, format)
+
+
+def test_of_a_disk_all_goes_that_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlink = Path.unlink
+
+    def refused(self: Path, missing_ok: bool = False) -> None:
+        if self.name == "1":
+            raise PermissionError(13, "Permission denied", str(self))
+        unlink(self, missing_ok)
+
+    for name in "012":
+        (tmp_path / name).touch()
+    monkeypatch.setattr(Path, "unlink", refused)
+
+    with pytest.raises(PermissionError):
+        folders.LocalFolder(str(tmp_path)).remove(["0", "1", "2", "3"])
+
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+
+
+@BOTH
+def test_without_the_right_to_list_it_says_so(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(20))
+    run(topic, "--to", tmp_path, "--part", 5, format=format)
+    run(topic, "--to", tmp_path, "--compact", format=format)
+    there, scandir = on_disk(table_folder(tmp_path, format)), os.scandir
+
+    def refused(path: Any = ".") -> Any:
+        if "day=" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", refused)
+        said = run(topic, "--to", tmp_path, "--expire", 0, format=format)
+
+    assert re.search(r"things can't be listed, and none was removed: \[Errno 13\] Permission denied: ", said)
+    assert there <= on_disk(tmp_path)
+
+
+@BOTH
+def test_a_follower_says_it_once_and_goes_on(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, said, out = log(*drafts(20)), StringIO(), StringIO()
+    run(topic, "--to", tmp_path, "--part", 5, format=format)
+    run(topic, "--to", tmp_path, "--compact", format=format)
+    answers = iter(["refused", "conflict", "refused", "works", "refused", "stop"])
+    kind: Any = DeltaEvents if format == "delta" else IcebergEvents
+    expire = kind.expire
+
+    def refused(self: Any, paths: list[str]) -> None:
+        raise OSError("AWS Error ACCESS_DENIED during DeleteObject operation\nand more")  # which has no number
+
+    def answered(self: Any, age: timedelta, stopped: Callable[[], bool]) -> Any:
+        answer = next(answers)
+        if answer == "stop":
+            os.kill(os.getpid(), 15)
+        if answer == "conflict":
+            raise Conflict
+        if answer == "works":
+            return expiring.RemovedVersions()
+        publish(topic, 1, 2)
+        return expire(self, age, stopped)
+
+    monkeypatch.setattr(exporting, "TIDY_EVERY", 0.0)
+    monkeypatch.setattr(folders.LocalFolder, "remove", refused)
+    monkeypatch.setattr(kind, "expire", answered)
+    words = (topic, "--to", tmp_path, *FOLLOW, "--expire", 0, "--format", format)
+    call_command("export_events", *map(str, words), stdout=out, stderr=said)
+
+    why = "can't be removed, or not all of them: AWS Error ACCESS_DENIED during DeleteObject operation\n"
+    assert said.getvalue().count(why) == 2  # it was mended in between
+    assert out.getvalue().count(why) == 1
+    assert "and more" not in said.getvalue() + out.getvalue()
+
+
+def test_of_an_iceberg_table_that_keeps_its_files_none_goes(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(30))
+    run(topic, "--to", tmp_path, "--part", 5, format="iceberg")
+    run(topic, "--to", tmp_path, "--compact", format="iceberg")
+    with iceberg(tmp_path) as table, table.transaction() as change:
+        change.set_properties({"gc.enabled": "False"})
+    there, number = on_disk(tmp_path), versions(tmp_path, "iceberg")
+    monkeypatch.setattr(iceberg_tables, "THINNED_AT_ONCE", 1)
+
+    said = run(topic, "--to", tmp_path, "--expire", 0, format="iceberg")
+    publish(topic, 1)
+    run(topic, "--to", tmp_path, "--expire", 0, format="iceberg")
+
+    assert "Removed: 0 snapshots, 0 files, 0 B.\ntable events.things has gc.enabled=false, so nothing was" in said
+    assert there <= on_disk(tmp_path) and versions(tmp_path, "iceberg") == number + 1
+
+
+@BOTH
+@pytest.mark.parametrize("conflicts", [exporting.TRIES - 1, exporting.TRIES])
+def test_a_conflict_is_tried_again_and_said(
+    log: Log, tmp_path: Path, format: str, conflicts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(20))
+    run(topic, "--to", tmp_path, "--part", 5, format=format)
+    kind: Any = DeltaEvents if format == "delta" else IcebergEvents
+    expire, answers = kind.expire, chain(repeat(Conflict(), conflicts), repeat(None))
+
+    def late(self: Any, *arguments: Any) -> Any:
+        if (error := next(answers)) is not None:
+            raise error
+        return expire(self, *arguments)
+
+    monkeypatch.setattr(kind, "expire", late)
+    said = run(topic, "--to", tmp_path, "--expire", 0, format=format)
+
+    is_said = "things had commits of other writers, and not all was removed: run it again." in said
+    assert is_said is (conflicts == exporting.TRIES)
+    assert (": 0 " in said) is is_said
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_of_delta_a_commit_that_another_tool_removes_meanwhile_is_a_conflict(
+    log: Log, tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, log_of = log(*drafts(20)), tmp_path / "things/_delta_log"
+    run(topic, "--to", tmp_path, "--part", 2, format="delta")
+    by, left = delta_expiring.DeltaFiles._by, [times]
+
+    def late(self: Any, versions: Any, folder: Any) -> Any:
+        if versions and left[0]:
+            left[0] -= 1
+            (log_of / f"{min(versions):020d}.json").unlink(missing_ok=True)
+        return by(self, versions, folder)
+
+    monkeypatch.setattr(delta_expiring.DeltaFiles, "_by", late)
+    said = run(topic, "--to", tmp_path, "--expire", 7, format="delta")
+
+    assert ("run it again" in said) is (times > 1)
+    monkeypatch.undo()
+    assert read_back(tmp_path, "delta") == stored(topic)
+
+
+def test_of_iceberg_a_list_that_another_tool_removes_meanwhile_is_a_conflict(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(20))
+    run(topic, "--to", tmp_path, "--part", 5, format="iceberg")
+    names = iceberg_expiring.IcebergFiles.names
+
+    def late(self: Any, table: Any, **known: Any) -> Any:
+        former = Path(table.snapshots()[0].manifest_list.removeprefix("file://"))
+        former.rename(former.with_suffix(".moved"))
+        try:
+            return names(self, table, **known)
+        finally:
+            former.with_suffix(".moved").rename(former)
+
+    monkeypatch.setattr(iceberg_expiring.IcebergFiles, "names", late)
+    said = run(topic, "--to", tmp_path, "--expire", 7, format="iceberg")
+
+    assert "table events.things had commits of other writers, and not all was removed: run it again." in said
+    monkeypatch.undo()
+    assert read_back(tmp_path, "iceberg") == stored(topic)
+
+
+def test_of_iceberg_only_a_snapshot_that_is_gone_is_a_conflict(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(20))
+    run(topic, "--to", tmp_path, "--part", 5, format="iceberg")
+    with iceberg(tmp_path) as table:
+        first, second, *_ = (one.snapshot_id for one in table.snapshots())
+    held: Any = table_of(tmp_path, "iceberg", topic)
+    other: Any = table_of(tmp_path, "iceberg", topic)
+    with closing(held), closing(other):
+        other._expire([first])
+        with pytest.raises(Conflict, match=str(first)):
+            held._expire([first])
+
+        def refused(self: Any, *arguments: Any) -> Any:
+            raise ValueError("no such thing")
+
+        monkeypatch.setattr(SqlCatalog, "commit_table", refused)
+        with pytest.raises(ValueError, match="no such thing"):
+            held._expire([second])
