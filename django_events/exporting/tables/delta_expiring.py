@@ -54,7 +54,7 @@ class DeltaLog:
         # One below a gap counts for nothing: a process that was held up for so long may have made it too late.
         stretch = [one for one in range(first, newest + 1) if one in self.commits]
         # A clock may have been wrong: a version is old only if all before it are.
-        old = list(takewhile(lambda one: self.commits[one].modified <= before, stretch))
+        old = list(takewhile(lambda one: self.commits[one].is_before(before), stretch))
         self.oldest = old[-1] if old else first  # version that stays
 
     @cached_property
@@ -136,7 +136,7 @@ def written_before(
     for file in files:
         staged = is_staged(file.path)
         path = staged[1] if staged else file.path
-        if (_is_of_rows(path, partitions) or (staged and path.startswith(f"{LOG}/"))) and file.modified < moment:
+        if (_is_of_rows(path, partitions) or (staged and path.startswith(f"{LOG}/"))) and file.is_before(moment):
             found.append(file)
     return found
 

@@ -3,29 +3,37 @@
 Symbolic links are neither followed nor removed: what is behind them may be of another table.
 """
 
+import math
 import os
 import re
 import stat
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pyarrow.fs import FileSelector, FileSystem
 
 REQUESTS = 16  # at once, to an object store
 PORTION = 256  # files that are removed between two looks whether to stop
+WHEN = ("last_modified", "LastModified", "mtime", "updated", "created")  # what stores of fsspec call it
 TABLE_IN_IT = re.compile(r"(.+/)(?:metadata/[^/]+\.metadata\.json|_delta_log/[^/]+)")
 
 
 class StoredFile(NamedTuple):
-    """A file: its path in the folder, its bytes, and when it was written, by the clock of what keeps it."""
+    """A file: its path in the folder, its bytes, and when it was written, by the clock of what keeps it.
+
+    A store may not say when: that is never long enough ago.
+    """
 
     path: str
     size: int
-    modified: float
+    modified: float | None
+
+    def is_before(self, moment: float) -> bool:
+        return moment == math.inf or (self.modified is not None and self.modified < moment)
 
     @property
     def name(self) -> str:
@@ -83,8 +91,8 @@ class FolderInStore:
 
     def files(self) -> Iterator[StoredFile]:
         for found in self._store.get_file_info(FileSelector(self._prefix, allow_not_found=True, recursive=True)):
-            if found.is_file:
-                modified = found.mtime_ns / 1e9 if found.mtime_ns else time.time()
+            if found.is_file and not _is_folder(found.path, found.size):
+                modified = found.mtime_ns / 1e9 if found.mtime_ns else None
                 yield StoredFile(found.path.removeprefix(self._prefix), found.size, modified)
 
     def read(self, path: str) -> bytes:
@@ -98,6 +106,44 @@ class FolderInStore:
     def _remove(self, path: str) -> None:
         with suppress(FileNotFoundError):
             self._store.delete_file(f"{self._prefix}{path}")
+
+
+class FolderByFsspec:
+    """What lies below a prefix of a store that fsspec knows, like s3fs and adlfs. PyArrow would not say when."""
+
+    def __init__(self, store: Any, prefix: str) -> None:
+        self._store, self._prefix = store, f"{prefix.rstrip('/')}/"
+
+    def files(self) -> Iterator[StoredFile]:
+        self._store.invalidate_cache()  # or it answers what it has listed before
+        for path, known in self._store.find(self._prefix, detail=True).items():
+            size = known.get("size") or 0
+            if known.get("type") != "directory" and not _is_folder(path, size):
+                yield StoredFile(path.lstrip("/").removeprefix(self._prefix.lstrip("/")), size, _moment(known))
+
+    def read(self, path: str) -> bytes:
+        return bytes(self._store.cat_file(f"{self._prefix}{path}"))
+
+    def remove(self, paths: list[str]) -> None:
+        for path in paths:
+            with suppress(FileNotFoundError):
+                self._store.rm_file(f"{self._prefix}{path}")
+
+
+def _moment(known: dict[str, Any]) -> float | None:
+    """When a file was written, as a store of fsspec says it."""
+    said = next((known[name] for name in WHEN if known.get(name)), None)
+    if isinstance(said, str):
+        try:
+            said = datetime.fromisoformat(said)
+        except ValueError:
+            return None
+    return said.timestamp() if isinstance(said, datetime) else said if isinstance(said, float) else None
+
+
+def _is_folder(path: str, size: int) -> bool:
+    """Whether an object only stands for a folder, as consoles of stores make them."""
+    return path.endswith("/") or (not size and not path.rpartition("/")[2].startswith("part-"))
 
 
 class Refusing(Exception):

@@ -7,20 +7,30 @@ written afterwards is not in the list.
 
 import gzip
 import json
+import math
 from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
-from pyarrow.fs import FSSpecHandler, PyFileSystem
 from pyiceberg.io import FileIO
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from django_events.exporting.paths import split
 from django_events.exporting.tables.expiring import expired, moment_of, not_named
-from django_events.exporting.tables.folders import FolderInStore, LocalFolder, StoredFile, TableFolder, files_of_table
+from django_events.exporting.tables.folders import (
+    FolderByFsspec,
+    FolderInStore,
+    LocalFolder,
+    Refusing,
+    StoredFile,
+    TableFolder,
+    files_of_table,
+)
+from django_events.exporting.tables.table import ERASED, NEXT
 
 KEEPS_FILES = "gc.enabled"  # a property of the table: if false, as files of it are another table's too, none may go
 METADATA, OF_METADATA = "metadata/", (".avro", ".metadata.json")
@@ -31,19 +41,53 @@ def going(table: Table, *, now: float, age: timedelta) -> list[int]:
     """The snapshots that go.
 
     None that is the newest of a branch, or has a tag. Those that were never the table's newest, like staged ones, go
-    by their age alone.
+    by their age alone. First halves of an overwrite, which no query has seen, go.
     """
     known = table.metadata
     kept = {ref.snapshot_id for ref in known.refs.values()} | {known.current_snapshot_id}
     times = {one.snapshot_id: one.timestamp_ms / 1000 for one in known.snapshots}
     history = {entry.snapshot_id: entry.timestamp_ms / 1000 for entry in known.snapshot_log}
-    for one in sorted(known.snapshots, key=lambda one: one.sequence_number or 0, reverse=True):
-        if one.snapshot_id in history and one.parent_snapshot_id in times:
-            # The first half of an overwrite is in no log.
-            history.setdefault(one.parent_snapshot_id, times[one.parent_snapshot_id])
-    too_old = [one for one, at in times.items() if one not in history and at <= moment_of(now, age)]
-    former = expired([(one, at) for one, at in history.items() if one in times], now=now, age=age)
-    return [one for one in (*former, *too_old) if one not in kept]
+    halves = _halves(table)
+    too_old = [
+        one for one, at in times.items() if one not in history and one not in halves and at <= moment_of(now, age)
+    ]
+    former = expired([(one, at) for one, at in history.items() if one in times and one not in halves], now=now, age=age)
+    return [one for one in (*former, *halves, *too_old) if one not in kept]
+
+
+def _halves(table: Table) -> set[int]:
+    """First halves of overwrites: between two snapshots that were the newest, and never so themselves.
+
+    Some catalogues forget the beginning of that history, so it has to have the snapshot before, too. An overwrite
+    begins by taking files out; what was added on a branch, and came to the main one, is whole. Other catalogues have
+    them in that history: both halves of an overwrite of ours say the same mark.
+    """
+    by_id = {one.snapshot_id: one for one in table.metadata.snapshots}
+    logged = {entry.snapshot_id for entry in table.metadata.snapshot_log}
+    found: set[int] = set()
+    for one in table.metadata.snapshots:
+        parent = by_id.get(one.parent_snapshot_id or -1)
+        if parent is not None and _takes_out(parent) and (said := _mark_of(parent)) and said == _mark_of(one):
+            found.add(parent.snapshot_id)
+        if one.snapshot_id not in logged:
+            continue
+        between: list[Snapshot] = []
+        before = parent
+        while before is not None and before.snapshot_id not in logged:
+            between.append(before)
+            before = by_id.get(before.parent_snapshot_id or -1)
+        if before is not None and between and _takes_out(between[-1]):
+            found.update(half.snapshot_id for half in between)
+    return found
+
+
+def _takes_out(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and snapshot.summary.operation in (Operation.DELETE, Operation.OVERWRITE)
+
+
+def _mark_of(snapshot: Snapshot) -> tuple[str, ...]:
+    known = snapshot.summary.additional_properties if snapshot.summary else {}
+    return (known[NEXT], known.get(ERASED, "")) if NEXT in known else ()
 
 
 class IcebergFiles:
@@ -63,7 +107,10 @@ class IcebergFiles:
                 if (other := _table_in(folder, file)) not in (None, str(table.metadata.table_uuid)):
                     raise Shared(f"{table.location()} has files of another table, {other}")
                 self._examined.add(file.path)
-        return [file for file in there if (_is_metadata(file) or _is_of_rows(file)) and file.modified < before]
+        candidates = [file for file in there if _is_metadata(file) or _is_of_rows(file)]
+        if before < math.inf and any(file.modified is None for file in candidates):
+            raise Refusing("have no time by their store, and none was removed. With --expire 0 they may go")
+        return [file for file in candidates if file.is_before(before)]
 
     def names(self, table: Table, *, without: Collection[int] = ()) -> set[str]:
         """The addresses of all files that a table names, but for those that only these snapshots name."""
@@ -98,7 +145,8 @@ def folder_of(table: Table) -> TableFolder | None:
         _, _, prefix = io.parse_location(table.location(), io.properties)
         return FolderInStore(io.fs_by_scheme(scheme, machine), prefix)
     if isinstance(io, FsspecFileIO):
-        return FolderInStore(PyFileSystem(FSSpecHandler(io.get_fs(scheme, machine))), f"{machine}{path}")
+        store = io.get_fs(scheme, machine)
+        return FolderByFsspec(store, store._strip_protocol(table.location()))
     return None
 
 
@@ -109,7 +157,9 @@ def is_worth_a_commit(table: Table, snapshots: list[int], files: list[StoredFile
 
 
 def _named_by_metadata(table: Table) -> set[str]:
-    return {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+    known = table.metadata
+    statistics = (one.statistics_path for one in (*known.statistics, *known.partition_statistics))
+    return {table.metadata_location, *(entry.metadata_file for entry in known.metadata_log), *statistics}
 
 
 def _rows_in(manifest: ManifestFile, io: FileIO) -> list[str]:

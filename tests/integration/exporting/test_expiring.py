@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from itertools import chain, pairwise, repeat
 from pathlib import Path
@@ -840,3 +840,116 @@ def test_of_iceberg_only_a_snapshot_that_is_gone_is_a_conflict(
         monkeypatch.setattr(SqlCatalog, "commit_table", refused)
         with pytest.raises(ValueError, match="no such thing"):
             held._expire([second])
+
+
+def test_of_a_store_by_fsspec_it_is_read_when_files_were_written(log: Log, tmp_path: Path) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    store, at = MemoryFileSystem(), datetime(2020, 1, 1, tzinfo=UTC)
+    said: dict[str, Any] = {"a": at, "b": at.isoformat(), "c": None}
+    with closing_store(store):
+        for name in said:
+            store.pipe(f"/lake/things/data/{name}.parquet", b"12")
+        store.pipe("/lake/things/data/empty.parquet", b"")
+        find = store.find
+
+        def known(*arguments: Any, **named: Any) -> dict[str, Any]:
+            found = find(*arguments, **named)
+            key = {"a": "LastModified", "b": "last_modified"}
+            return {
+                path: {"size": one["size"], "type": "file", key.get(name := Path(path).stem, "x"): said.get(name)}
+                for path, one in found.items()
+            }
+
+        store.find = known
+        folder = folders.FolderByFsspec(store, "/lake/things")
+        there = {file.path: file for file in folder.files()}
+
+        assert {path: file.modified for path, file in there.items()} == {
+            "data/a.parquet": at.timestamp(),
+            "data/b.parquet": at.timestamp(),
+            "data/c.parquet": None,
+        }
+        assert not there["data/c.parquet"].is_before(4e9) and there["data/c.parquet"].is_before(float("inf"))
+        assert folder.read("data/a.parquet") == b"12"
+        folder.remove(["data/a.parquet", "data/gone.parquet"])
+        assert "data/a.parquet" not in {file.path for file in folder.files()}
+        topic = log(*drafts(5))
+        run(topic, "--to", tmp_path, format="iceberg")
+        with iceberg(tmp_path) as table, pytest.raises(folders.Refusing, match="have no time by their store, and none"):
+            iceberg_expiring.IcebergFiles().written(table, folder, before=1e9)
+        with iceberg(tmp_path) as table:
+            written = iceberg_expiring.IcebergFiles().written(table, folder, before=float("inf"))
+        assert [file.path for file in written] == ["data/b.parquet", "data/c.parquet"]
+
+
+@contextmanager
+def closing_store(store: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        store.store.clear()
+
+
+def test_what_stands_for_a_folder_in_a_store_is_no_file(tmp_path: Path) -> None:
+    from pyarrow.fs import LocalFileSystem
+
+    for name, text in (("a.parquet", b""), ("part-1.parquet", b""), ("b.parquet", b"1")):
+        (tmp_path / name).write_bytes(text)
+
+    found = folders.FolderInStore(LocalFileSystem(), str(tmp_path)).files()
+
+    assert sorted(file.path for file in found) == ["b.parquet", "part-1.parquet"]
+    assert folders._is_folder("a/part-1.parquet/", 0) and folders._is_folder("a/b/", 5)
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_of_iceberg_first_halves_go(log: Log, tmp_path: Path, is_logged: bool) -> None:
+    """Of an overwrite. Catalogues differ in whether they have been the newest snapshot."""
+    topic, age = log(*drafts(60)), timedelta(days=365)
+    run(topic, "--to", tmp_path, "--part", 10, format="iceberg")
+    run(topic, "--to", tmp_path, "--compact", format="iceberg")
+    with iceberg(tmp_path) as table:
+        *_, whole, half, _ = (one.snapshot_id for one in table.snapshots())
+        history = table.metadata.snapshot_log
+        if not is_logged:
+            history = [one for one in history if one.snapshot_id != half]
+            without_marks(table)
+        now = history[-1].timestamp_ms / 1000
+        table.metadata = table.metadata.model_copy(update={"snapshot_log": history})
+        assert iceberg_expiring.going(table, now=now, age=age) == [half]
+        if not is_logged:  # a catalogue has forgotten what was before: then it may be a whole one
+            table.metadata = table.metadata.model_copy(update={"snapshot_log": history[-1:]})
+            assert iceberg_expiring.going(table, now=now, age=age) == []
+        else:
+            table.manage_snapshots().create_tag(half, "a").commit()
+            assert iceberg_expiring.going(table, now=now, age=age) == []
+            without_marks(table)  # as by another tool, which has deleted rows, and later added others
+            assert iceberg_expiring._halves(table) == set()
+        assert whole in {one.snapshot_id for one in table.snapshots()}
+
+
+def without_marks(table: Any) -> None:
+    for one in table.snapshots():
+        one.summary.additional_properties.clear()
+
+
+def test_of_iceberg_statistics_that_metadata_names_stay(log: Log, tmp_path: Path) -> None:
+    from pyiceberg.table.statistics import PartitionStatisticsFile
+    from pyiceberg.table.update import SetPartitionStatisticsUpdate
+
+    topic = log(*drafts(10))
+    run(topic, "--to", tmp_path, "--part", 5, format="iceberg")
+    of = [table_folder(tmp_path, "iceberg") / f"metadata/{name}.avro" for name in ("named", "not-named")]
+    for path in of:
+        path.write_bytes(b"x")
+    with iceberg(tmp_path) as table:
+        current = table.metadata.current_snapshot_id
+        known: dict[str, Any] = {"snapshot-id": current, "statistics-path": f"file://{of[0]}", "file-size-in-bytes": 1}
+        named = PartitionStatisticsFile(**known)
+        change: dict[str, Any] = {"partition_statistics": named}
+        table.catalog.commit_table(table, (), (SetPartitionStatisticsUpdate(**change),))
+
+    run(topic, "--to", tmp_path, "--expire", 0, format="iceberg")
+
+    assert [path.exists() for path in of] == [True, False]
