@@ -258,6 +258,12 @@ class DeltaEvents:
         named = self._files.names(self._table, folder, log)
         done.versions += commits_among(remove(done, folder, log.going, stopped=stopped))
         remove(done, folder, not_named(written, named), stopped=stopped)
+        done.is_all = not age and not stopped() and not self._has_keys_in_log()
+
+    def _has_keys_in_log(self) -> bool:
+        """Whether the log has keys in its statistics, which stay until checkpoints with them go."""
+        columns = self._table.metadata().configuration.get("delta.dataSkippingStatsColumns")
+        return columns is None or "key" in [name.strip(" `") for name in columns.split(",")]
 
     def _refuse_what_was_begun(self, mark: Mark) -> None:
         """Make a commit that each commit conflicts with which was begun before, also one that only merges files."""

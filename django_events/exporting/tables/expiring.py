@@ -26,6 +26,7 @@ class RemovedVersions:
     files: int = 0
     bytes: int = 0
     left: dict[str, str] = field(default_factory=dict)  # by the place of a table
+    is_all: bool = False  # whether of one table nothing is left but its newest version
 
     def add(self, other: "RemovedVersions") -> None:
         self.versions += other.versions

@@ -223,14 +223,14 @@ class _Run:
     def tidy(self) -> None:
         """Merge small files, and remove former versions, as far as that is wanted. What comes in between waits."""
         self._tidied_at = time.monotonic()
-        for table in self._tables.values():
+        for topic, table in self._tables.items():
             if self._wanted.compact and not self._stop.requested:
                 with suppress(Conflict):
                     self.summary.files_fewer += table.compact(self._wanted.target_size)
             if self._wanted.expire is not None and not self._stop.requested:
-                self._expire(table, self._wanted.expire)
+                self._expire(topic, table, self._wanted.expire)
 
-    def _expire(self, table: EventTable, age: timedelta) -> None:
+    def _expire(self, topic: str, table: EventTable, age: timedelta) -> None:
         known, place = self.summary.expired, table.place
         is_known = place in known.left
         for _ in range(1 if self._wanted.follow else TRIES):
@@ -240,6 +240,8 @@ class _Run:
                 if not self._stop.requested:
                     known.left.pop(place, None)
                 known.add(done)
+                if done.is_all:
+                    self.summary.applied.left.pop(topic, None)  # that is removed
                 break
         else:
             if not self._wanted.follow:

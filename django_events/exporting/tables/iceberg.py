@@ -357,6 +357,8 @@ class IcebergEvents:
         done.versions += len(snapshots)
         if folder is not None:
             remove(done, folder, not_named(written, self._names()), stopped=stopped)
+            # A tag or a branch may keep others.
+            done.is_all = not (age or done.left or stopped()) and len(self._table.snapshots()) == 1
 
     def _names(self, *, without: Collection[int] = ()) -> set[str]:
         try:
