@@ -101,6 +101,23 @@ class ConsumerRegistry(Registry[DeclaredConsumer]):
                     "outcome would be another event to handle, without end. Give them a topic that it doesn't read.",
                 )
 
+        yield from self._sharing_an_id()
+
+    def _sharing_an_id(self) -> Iterator[tuple[DeclaredConsumer, str]]:
+        """Relays with one transactional id keep each other out by turns, for ever."""
+        first: dict[tuple[str, str], DeclaredConsumer] = {}
+        for one in self:
+            to = getattr(one, "to", None)
+            if (name := getattr(to, "transactional_id", None)) is None:
+                continue
+            other = first.setdefault((getattr(to, "broker", ""), name), one)
+            if other is not one:
+                yield (
+                    one,
+                    f"Relay {one.name!r} has the transactional_id {name!r}, as relay {other.name!r} has, and Kafka "
+                    "lets only one of them write. Give each its own.",
+                )
+
     def _led_to(self, topic: str) -> set[str]:
         """A topic, and those that get the outcomes of its consumers, and so on."""
         found, left = {topic}, [topic]

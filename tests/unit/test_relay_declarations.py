@@ -171,6 +171,16 @@ def test_a_relay_says_where_it_sends(target: Any, shown: str):
     assert declared(to=target).sends_to == shown
 
 
+@isolate_declarations()
+def test_two_relays_do_not_share_a_transactional_id():
+    for name, broker in (("one", "kafka"), ("two", "kafka"), ("elsewhere", "other")):
+        relay("orders", to=kafka("shop.orders", transactional_id="x", broker=broker), name=name)
+    said = [(one.name, text) for one, text in declarations.consumers.problems() if "transactional_id" in text]
+
+    assert [name for name, _ in said] == ["two"]
+    assert "as relay 'one' has" in said[0][1]
+
+
 def test_a_target_that_says_nothing_of_itself_is_shown_by_its_class():
     class Mainframe:
         """A site's own."""

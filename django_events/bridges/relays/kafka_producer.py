@@ -6,6 +6,7 @@ with producer.explained():                   # what Kafka or its client raises, 
     producer.wait()
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,8 +31,16 @@ REFUSED = {
 }
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}  # another one has the transactional id by now
 REBOOTSTRAPS = 0x020A0000  # the version from which the client asks the configured servers again when it knows none
+NO_TOPIC = {"UNKNOWN_TOPIC_OR_PART", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION"}
+SILENT = logging.Logger("django_events.relays.kafka", logging.CRITICAL + 1)
 # Errors about what is in a record batch, by Kafka's names; the last one is the client's own.
-OF_A_BATCH = {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG", "_INVALID_DIFFERENT_RECORD"}
+OF_A_BATCH = {
+    "MSG_SIZE_TOO_LARGE",
+    "RECORD_LIST_TOO_LARGE",
+    "INVALID_RECORD",
+    "INVALID_MSG",
+    "_INVALID_DIFFERENT_RECORD",
+}
 
 
 def settings_of(broker: str) -> dict[str, Any]:
@@ -47,8 +56,11 @@ def settings_of(broker: str) -> dict[str, Any]:
 
 
 def largest_of(options: dict[str, Any]) -> int:
-    """Bytes of one message."""
-    return int(options.get("message.max.bytes", 1_000_000))
+    """Bytes of one message; TargetUnavailable if the settings say no number."""
+    try:
+        return int(options.get("message.max.bytes", 1_000_000))
+    except ValueError as error:
+        raise TargetUnavailable(f"message.max.bytes in the settings is no number: {error}") from None
 
 
 class KafkaProducer:
@@ -56,18 +68,23 @@ class KafkaProducer:
 
     def __init__(self, broker: str, settings: dict[str, Any], *, transactional_id: str | None = None) -> None:
         self._broker, self._settings, self._is_transactional = broker, settings, transactional_id is not None
-        self._last_error = ""
+        self._heard: list[str] = []  # what the client says of its connections
         self._handed, self._there = 0, set[str]()
         self.seconds: float = settings.get("timeout", SECONDS)
         defaults = {
             "client.id": "django-events",
-            "partitioner": "murmur2_random",  # as Java's clients
             "linger.ms": 5,
             "queue.buffering.max.messages": 100_000,
         }
         # What keeps a relay from losing or reordering is not for the settings to say. The client gives no message up by
         # itself: one behind it, of the same key, could still be taken. `close` gives all up together.
-        kept: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": 0}
+        kept: dict[str, Any] = {
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.timeout.ms": 0,
+            "partitioner": "murmur2_random",  # as Java's clients: a key has one partition
+            "logger": SILENT,  # or the client writes to stderr that another producer came later
+        }
         if transactional_id is not None:  # then none may take longer than its transaction
             kept["transactional.id"] = transactional_id
             kept["message.timeout.ms"] = settings.get(TIMEOUT, LONGEST)
@@ -81,18 +98,28 @@ class KafkaProducer:
     def connecting(self) -> dict[str, Any]:
         """What the settings say, as a client takes it, which tells us what is wrong with its connections."""
         options = {name: value for name, value in self._settings.items() if name not in NOT_TAKEN}
-        return {"log_level": 0, **options, "error_cb": self._note}
+        heard = self._heard  # a callback that knew this object would keep the client at work when nothing else does
+
+        def note(error: Any) -> None:
+            heard[:] = [error.str()]
+
+        return {"log_level": 0, **options, "error_cb": note}
 
     def has(self, topic: str) -> bool:
-        """Whether there is such a topic, by now: asking for it creates it where the cluster does that."""
+        """Whether there is such a topic, by now: asking for it creates it where the cluster does that.
+
+        Who may not see a topic is told the same of it, whether it is there or not.
+        """
         deadline = time.monotonic() + min(self.seconds, CREATION)
         while topic not in self._there:
             error = self.client.list_topics(topic, timeout=self.seconds).topics[topic].error
-            if error is None or error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if error is None:
                 if len(self._there) >= MOST_TOPICS:
                     self._there.clear()
                 self._there.add(topic)
-            elif time.monotonic() > deadline:
+            elif error.name() not in NO_TOPIC:
+                return True
+            elif error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
                 return False
             else:
                 time.sleep(0.1)
@@ -103,31 +130,32 @@ class KafkaProducer:
         named: Any = [("ce_" + name, text) for name, text in message.attributes.items()]
         named += message.headers.items()
         given = (message.route.to, message.body, message.key)
-        try:
-            self.client.produce(*given, headers=named, on_delivery=answered)
-        except BufferError:
-            self._wait_for_room()
-            return self.hand_over(message, answered)
-        except KafkaException as error:
-            return error.args[0]
+        deadline = None
+        while True:
+            try:
+                self.client.produce(*given, headers=named, on_delivery=answered)
+                break
+            except BufferError:  # the settings may make the client's queue smaller than a batch, or than a message
+                if not len(self.client):
+                    return KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "it is larger than the client's queue")
+                deadline = deadline or time.monotonic() + self.seconds
+                if time.monotonic() > deadline:
+                    raise
+                self.client.poll(0.1)
+            except KafkaException as error:
+                return error.args[0]
         self._handed += 1
         if self._handed % ANSWERS_TAKEN == 0:
             self.client.poll(0)
         return None
 
-    def _wait_for_room(self) -> None:
-        """The settings may make the client's queue smaller than a batch."""
-        deadline, waiting = time.monotonic() + self.seconds, len(self.client)
-        while len(self.client) >= waiting:
-            if time.monotonic() > deadline:
-                raise self.error_of("no answer in time, and the client's queue is full")
-            self.client.poll(0.1)
-
     def wait(self) -> None:
         """Until all that was handed to the client is answered, or time is up."""
         deadline = time.monotonic() + self.seconds
-        while (left := deadline - time.monotonic()) > 0 and self.client.flush(min(left, 0.5)):
-            pass
+        while (left := deadline - time.monotonic()) > 0:
+            if not self.client.flush(min(left, 0.5)):
+                self._heard.clear()  # all is answered: what was heard before is over
+                return
 
     def close(self) -> None:
         """Leave out what is still waiting: the next one sends it."""
@@ -152,7 +180,8 @@ class KafkaProducer:
                 return Overtaken()
             error = error.str()
         words = error if isinstance(error, str) else said(error, self._settings)
-        more = f" ({self._last_error})" if self._last_error else ""
+        self.client.poll(0)  # the client says what it has heard while it is polled
+        more = f" ({self._heard[0]})" if self._heard else ""
         return TargetUnavailable(f"Kafka {self._broker!r}: {masked(words + more, self._settings)}", **known)
 
     def unanswered(self, topic: str) -> str:
@@ -161,9 +190,6 @@ class KafkaProducer:
             if not self.has(topic):
                 return f"it has no topic {topic!r}"
         return "no answer in time"
-
-    def _note(self, error: Any) -> None:
-        self._last_error = error.str()
 
 
 def _of_kafka(error: BaseException | None) -> Any:

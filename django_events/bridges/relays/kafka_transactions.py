@@ -73,10 +73,12 @@ class KafkaLog:
         if self._producer is None:
             self._producer = KafkaProducer(self._broker, self._settings, transactional_id=self._name)
             with self._producer.explained():
+                self._producer.client.poll(0)  # what logs in by a function of the settings does it then
                 self._producer.client.init_transactions(self._producer.seconds)
         reading = {"group.id": self._name, "enable.auto.commit": False, "isolation.level": "read_committed"}
         with self._producer.explained():
             with closing(Consumer({**self._producer.connecting(), **reading})) as consumer:
+                consumer.poll(0)
                 [found] = consumer.committed([TopicPartition(self._topic, 0)], timeout=self._producer.seconds)
                 self._group = consumer.consumer_group_metadata()
             if found.error is not None:

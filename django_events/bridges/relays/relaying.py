@@ -144,7 +144,8 @@ class Relaying:
         except TargetUnavailable as error:
             if time.monotonic() - began > IDLE_ENDS or error.asked_for is not None:
                 raise
-            if not all(one.route.log for one in batch.messages):  # it can't tell what of this has arrived
+            # It can't tell what of this has arrived.
+            if not all(one.route.log and not one.redriven for one in batch.messages):
                 raise
         self._drop()
         return batch, self._send_all(self._open(), batch.messages, ahead)

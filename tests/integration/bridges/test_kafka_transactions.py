@@ -1,14 +1,16 @@
 """Relays to Kafka by transactions: each event is there once, also of two that write at once, whatever is lost."""
 
+import gc
 import json
 import os
 import uuid
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from django.test import override_settings
 
-from django_events import Backoff
+from django_events import Backoff, declarations
 from django_events import kafka as kafka_topic
 from django_events.bridges.relays.relaying import Relaying
 from django_events.bridges.relays.targets import Overtaken
@@ -196,13 +198,48 @@ def test_a_message_that_the_broker_refuses_stops_none_of_its_neighbours(things, 
 
 
 def test_another_relay_with_the_same_id_is_refused(things, make_transactional, model):
+    """As one that was renamed, or another site's."""
     fill_topic(things, 1)
-    serve_due(make_transactional())
+    former = make_transactional()
+    serve_due(former)
+    declarations.consumers.discard(former)
     other = make_transactional(name="other")
     assert serve_due(other) == 0
 
     assert "'to-kafka-0' is filled by the relay 'relay', and 'other'" in position_of(other).error
     assert addresses(model) == of(1)
+
+
+def test_producers_that_are_replaced_end_at_once(things, make_transactional, model):
+    """Not when Python collects them: until then they would go on, and keep out those that come after."""
+    relay = make_transactional()
+    fill_topic(things, *range(3), key="k")
+    events = received()
+    gc.disable()
+    try:
+        before = threads()
+        for _ in range(5):
+            relaying = Relaying(relay)
+            relaying(events)
+            relaying.close()
+        wait_until(lambda: threads() <= before, what="the end of the clients' threads")
+    finally:
+        gc.enable()
+
+
+def threads():
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+@pytest.mark.parametrize("by", [{}, {"transactional_id": "to-kafka"}], ids=["plain", "transactions"])
+def test_a_message_larger_than_the_queue_of_the_client_is_a_dead_letter(things, make_relay, model, by):
+    options = {**model.options, "queue.buffering.max.kbytes": 100}
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": options}}):
+        fill_topic(things, 1, "x" * 200_000, 3, key="k")
+        serve_until(make_relay(things, to=kafka_topic("shop.things", **by)), 3)
+
+    assert addresses(model) == of(1, 3)
+    assert [letter.event_id for letter in DeadLetter.objects.all()] == [2]
 
 
 def test_an_offset_of_another_program_is_told(things, make_transactional, model):
