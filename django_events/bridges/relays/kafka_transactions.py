@@ -79,7 +79,11 @@ class KafkaLog:
         with self._producer.explained():
             with closing(Consumer({**self._producer.connecting(), **reading})) as consumer:
                 consumer.poll(0)
-                [found] = consumer.committed([TopicPartition(self._topic, 0)], timeout=self._producer.seconds)
+                try:
+                    [found] = consumer.committed([TopicPartition(self._topic, 0)], timeout=self._producer.seconds)
+                except KafkaException:
+                    consumer.poll(0.2)  # it may have heard why, like that the login has no right to the group
+                    raise
                 self._group = consumer.consumer_group_metadata()
             if found.error is not None:
                 raise KafkaException(found.error)
