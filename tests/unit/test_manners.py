@@ -28,6 +28,7 @@ PRIVATE = {
     "_meta": "documented: fields and names of a model",
     "_replace": "documented: named tuples",
     "_sort_migrations": "as _auto_deps",
+    "_strip_protocol": "documented: what each file system of fsspec makes of an address, which no public function asks",
     "_worker_functions": "of our migrations: Django takes a module without an underscore for one more",
     "_state": "documented: the database that a row is from",
 }
