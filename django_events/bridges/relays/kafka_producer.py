@@ -1,6 +1,6 @@
 """One producer of Kafka: it is handed messages, waits for the answers to them, and says what goes wrong.
 
-producer = KafkaProducer(broker)
+producer = KafkaProducer(broker, settings_of(broker))
 with producer.explained():                   # what Kafka or its client raises, as TargetUnavailable
     producer.hand_over(message, answered)    # `answered` is called while it waits
     producer.wait()

@@ -31,7 +31,7 @@ from django_events.exporting.tables.delta_expiring import (
     written_before,
 )
 from django_events.exporting.tables.expiring import RemovedVersions, moment_of, not_named, remove
-from django_events.exporting.tables.folders import Refusing, files_of_table
+from django_events.exporting.tables.folders import files_of_table
 from django_events.exporting.tables.table import (
     COLUMNS,
     ERASED,
@@ -229,9 +229,8 @@ class DeltaEvents:
     def expire(self, age: timedelta, stopped: Callable[[], bool]) -> RemovedVersions:
         done = RemovedVersions()
         try:
-            self._remove(age, done, stopped)
-        except Refusing as error:
-            done.left[self.place] = f"The files of {self.place} {error}"
+            with done.refusing(self.place):
+                self._remove(age, done, stopped)
         except FileNotFoundError as error:  # another tool has removed a commit that was read
             raise Conflict(str(error)) from error
         return done

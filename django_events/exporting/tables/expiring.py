@@ -6,12 +6,13 @@ still named by the last snapshot of the slot before, so it stays for nearly that
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from urllib.parse import unquote
 
-from django_events.exporting.tables.folders import StoredFile, TableFolder, remove_files
+from django_events.exporting.tables.folders import Refusing, StoredFile, TableFolder, remove_files
 
 NEWEST = 20  # snapshots that stay, if they aren't too old
 SLOTS = 28  # of the age, in which one snapshot stays: six hours, of seven days
@@ -27,6 +28,14 @@ class RemovedVersions:
     bytes: int = 0
     left: dict[str, str] = field(default_factory=dict)  # by the place of a table
     is_all: bool = False  # whether of one table nothing is left but its newest version
+
+    @contextmanager
+    def refusing(self, place: str) -> Iterator[None]:
+        """What keeps the files may refuse to list or remove them in the block: that is said, and is no error."""
+        try:
+            yield
+        except Refusing as error:
+            self.left[place] = f"The files of {place} {error}"
 
     def add(self, other: "RemovedVersions") -> None:
         self.versions += other.versions

@@ -35,7 +35,6 @@ from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.paths import read_as_data
 from django_events.exporting.tables.expiring import THINNED_AT_ONCE, RemovedVersions, moment_of, not_named, remove
-from django_events.exporting.tables.folders import Refusing
 from django_events.exporting.tables.iceberg_expiring import (
     KEEPS_FILES,
     IcebergFiles,
@@ -322,10 +321,8 @@ class IcebergEvents:
 
     def expire(self, age: timedelta, stopped: Callable[[], bool]) -> RemovedVersions:
         done = RemovedVersions()
-        try:
+        with done.refusing(self.place):
             self._remove(age, done, stopped)
-        except Refusing as error:
-            done.left[self.place] = f"The files of {self.place} {error}"
         return done
 
     def _remove(self, age: timedelta, done: RemovedVersions, stopped: Callable[[], bool]) -> None:
@@ -338,13 +335,12 @@ class IcebergEvents:
         written, folder = [], folder_of(self._table)
         try:
             if folder is not None:
-                written = self._files.written(self._table, folder, before=moment_of(now, age))
+                with done.refusing(self.place):
+                    written = self._files.written(self._table, folder, before=moment_of(now, age))
             else:
                 done.left[self.place] = f"The files of {self.place} can't be listed, and none was removed."
         except Shared as error:
             done.left[self.place] = f"{error}, and none was removed."
-        except Refusing as error:
-            done.left[self.place] = f"The files of {self.place} {error}"
         snapshots = going(self._table, now=now, age=age)
         unnamed = not_named(written, self._names(without=snapshots))
         if stopped() or not is_worth_a_commit(self._table, snapshots, unnamed):
