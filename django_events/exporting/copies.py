@@ -166,7 +166,7 @@ def _delta(logs: Sequence[TopicLog], path: str) -> Iterator[tuple[TopicLog, Copy
 
 
 def _iceberg(logs: Sequence[TopicLog], path: str, name: str | None) -> Iterator[tuple[TopicLog, Copy]]:
-    from django_events.exporting.tables.iceberg import configured, in_folder
+    from django_events.exporting.tables.iceberg_catalogs import configured, in_folder
 
     namespace = configured(name, path) if name else in_folder(path)
     try:

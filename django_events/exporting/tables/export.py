@@ -381,7 +381,8 @@ def opened(wanted: TableExport, log: TopicLog) -> EventTable:
         if wanted.upsert:
             return DeltaStates(*known, deletes=wanted.deletes, allow_loss=wanted.allow_loss)
         return DeltaEvents(*known, allow_loss=wanted.allow_loss, columns=columns)
-    from django_events.exporting.tables.iceberg import IcebergEvents, configured, in_folder
+    from django_events.exporting.tables.iceberg import IcebergEvents
+    from django_events.exporting.tables.iceberg_catalogs import configured, in_folder
     from django_events.exporting.tables.iceberg_states import IcebergStates
 
     namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)

@@ -10,31 +10,26 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 from pyiceberg.transforms import DayTransform
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
-from django_events.exceptions import Invalid, Refused
+from django_events.exceptions import Refused
 from django_events.exporting.blanking import blanked
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
-from django_events.exporting.paths import read_as_data
 from django_events.exporting.tables.expiring import THINNED_AT_ONCE, RemovedVersions, moment_of, not_named, remove
+from django_events.exporting.tables.iceberg_catalogs import Namespace, beside_others
 from django_events.exporting.tables.iceberg_expiring import (
     KEEPS_FILES,
     IcebergFiles,
@@ -65,8 +60,6 @@ from django_events.exporting.tables.table import (
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
 from django_events.reading.typed.columns import DATA
 
-NAMESPACE = "events"
-CATALOG = "catalog.db"
 # Without the bounds of ids every file would have to be opened to find some of them.
 NEEDED = {TableProperties.COMMIT_NUM_RETRIES: "0", "write.metadata.metrics.column.offset": "full"}
 PROPERTIES = {
@@ -78,71 +71,7 @@ PROPERTIES = {
     "write.metadata.metrics.column.body": "none",
     "write.metadata.metrics.column.metadata": "none",
 }
-LATER = {"init_catalog_tables": "false"}
-MOST_RACES = 5  # in which others make what a catalogue needs: two tables, and a namespace
 MERGED = 64 << 20  # bytes of files that one commit of `compact` rewrites in memory
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Namespace:
-    """Where in a catalogue the tables are; and in which folder, if the catalogue is there too."""
-
-    catalog: Catalog
-    name: str
-    folder: str | None = None
-
-
-def in_folder(folder: str) -> Namespace:
-    """A catalogue in the folder of its tables, in SQLite: for one machine."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    found = read_as_data(path.name for path in Path(folder).iterdir())
-    if found and CATALOG not in found:
-        raise Refused(f"{folder} holds {found[0]!r}, and no catalogue that knows of it. Take an empty folder.")
-    where = {"uri": f"sqlite:///{folder}/{CATALOG}", "warehouse": f"file://{folder}"}
-    return Namespace(_with_tables(SqlCatalog("django_events", **where, **LATER)), NAMESPACE, folder)
-
-
-def configured(name: str, namespace: str) -> Namespace:
-    """A catalogue that PyIceberg is told of, by `.pyiceberg.yaml` or the environment."""
-    try:
-        return Namespace(_with_tables(load_catalog(name, **LATER)), namespace)
-    except ValueError:  # its text has the address, and with it a password
-        raise Invalid(
-            f"PyIceberg can't open catalogue {name!r}. Expected its address in .pyiceberg.yaml, or as "
-            f"PYICEBERG_CATALOG__{name.upper()}__URI, beginning with http://, https://, thrift://, sqlite:// or "
-            "postgresql://, or with a `type` beside it."
-        ) from None
-
-
-def _with_tables(catalog: Catalog) -> Catalog:
-    """A catalogue in a database has its own tables now. PyIceberg makes them too, when it opens one for a reader."""
-    if isinstance(catalog, SqlCatalog):
-        try:
-            _beside_others(catalog.create_tables)
-        except Exception:
-            catalog.close()
-            raise
-    return catalog
-
-
-def _beside_others(make: Callable[[], T]) -> T:
-    """Make what PyIceberg sees isn't there. Of two that do at once the database refuses one: it is there then."""
-    for _ in range(MOST_RACES):
-        try:
-            return make()
-        except (IntegrityError, OperationalError, ProgrammingError) as error:
-            if not _is_taken(error):
-                raise
-    return make()
-
-
-def _is_taken(error: DBAPIError) -> bool:
-    """Whether something is there already: a row, or a table, as PostgreSQL's clients or SQLite say it."""
-    refused = type(error.orig).__name__
-    return isinstance(error, IntegrityError) or refused == "DuplicateTable" or "already exists" in str(error)
 
 
 class IcebergEvents:
@@ -169,7 +98,7 @@ class IcebergEvents:
         self._read_bounds: dict[str, tuple[int | None, int | None]] = {}
         self._files = IcebergFiles()
         try:
-            _beside_others(partial(self._catalog.create_namespace_if_not_exists, namespace.name))
+            beside_others(partial(self._catalog.create_namespace_if_not_exists, namespace.name))
             self._table = self._opened(incarnation)
             self._refuse_copied()
         except BaseException:

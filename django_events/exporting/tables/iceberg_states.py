@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from django_events.exporting.tables.iceberg import MERGED, IcebergEvents, Namespace
+from django_events.exporting.tables.iceberg import MERGED, IcebergEvents
+from django_events.exporting.tables.iceberg_catalogs import Namespace
 from django_events.exporting.tables.states import GONE, greatest, newest
 from django_events.exporting.tables.table import GREATEST, NEXT, STATES, Mark, is_at
 from django_events.exporting.writing import SCHEMA

@@ -20,8 +20,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from django_events import Draft
 from django_events.exporting import comparing
-from django_events.exporting.tables import iceberg
-from django_events.exporting.tables.iceberg import NAMESPACE, in_folder
+from django_events.exporting.tables import iceberg_catalogs
+from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
 from django_events.log.compaction import compact
 from django_events.models import Intervention, Topic
 from django_events.operations import erase
@@ -316,7 +316,7 @@ def test_the_files_of_a_part_may_be_removed(log: Log, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_catalogue_of_ones_own_is_named(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = {"uri": f"sqlite:///{tmp_path}/own.db", "warehouse": f"file://{tmp_path}"}
-    monkeypatch.setattr(iceberg, "load_catalog", lambda name, **options: SqlCatalog(name, **where, **options))
+    monkeypatch.setattr(iceberg_catalogs, "load_catalog", lambda name, **options: SqlCatalog(name, **where, **options))
     topic = log(*(Draft(value=n, key=str(n % 3)) for n in range(9)))
     words = ("--catalog", "prod")
     run_tables(topic, "--to", "analytics", *words, format="iceberg")

@@ -30,7 +30,8 @@ from django_events.exporting.parts import Parts
 from django_events.exporting.storage import OfDisk
 from django_events.exporting.tables import erasing
 from django_events.exporting.tables.delta import DeltaEvents
-from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
+from django_events.exporting.tables.iceberg import IcebergEvents
+from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
 from django_events.management.commands import export_events
 from django_events.models import Intervention, Topic
 from django_events.operating.erasing import api, pseudonyms

@@ -29,7 +29,8 @@ from django_events.exporting.tables import export as exporting
 from django_events.exporting.tables import iceberg as iceberg_tables
 from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.expiring import NEWEST, SLOTS, THINNED_AT_ONCE, expired
-from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
+from django_events.exporting.tables.iceberg import IcebergEvents
+from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
 from django_events.exporting.tables.table import Conflict, Mark
 from django_events.operations import erase
 from tests.integration.exporting.test_table_exports import table_of

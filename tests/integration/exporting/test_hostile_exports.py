@@ -28,7 +28,8 @@ from django_events.exporting.local import Connections
 from django_events.exporting.range_files import RangeFiles
 from django_events.exporting.storage import OfDisk
 from django_events.exporting.tables.delta import CHANGES, DeltaEvents
-from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
+from django_events.exporting.tables.iceberg import IcebergEvents
+from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
 from django_events.management.commands import export_events
 from django_events.models import Intervention, Topic
 from django_events.operations import erase

@@ -29,7 +29,8 @@ from django_events import Draft
 from django_events.exceptions import Refused
 from django_events.exporting.file_columns import PLAIN
 from django_events.exporting.tables.delta import DAY, DeltaEvents
-from django_events.exporting.tables.iceberg import NAMESPACE, IcebergEvents, in_folder
+from django_events.exporting.tables.iceberg import IcebergEvents
+from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.exporting.writing import SCHEMA
 from django_events.operations import erase

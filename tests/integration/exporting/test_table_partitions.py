@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from pyiceberg.transforms import DayTransform
 
 from django_events import Draft
-from django_events.exporting.tables.iceberg import NAMESPACE, in_folder
+from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
 from django_events.management.commands import export_events
 from django_events.models import Topic
 from django_events.statements import log_table

@@ -26,7 +26,8 @@ from django_events import Draft, declarations, schema, upcaster
 from django_events.exporting.comparing import Comparison, compare
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.tables.delta import DeltaEvents
-from django_events.exporting.tables.iceberg import IcebergEvents, in_folder
+from django_events.exporting.tables.iceberg import IcebergEvents
+from django_events.exporting.tables.iceberg_catalogs import in_folder
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.management.described import file_columns
 from django_events.management.spark import names_of_keys

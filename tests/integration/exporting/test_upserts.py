@@ -17,7 +17,7 @@ from django.db import connection, transaction
 
 from django_events import Draft, publish_many
 from django_events.exporting.tables.delta_states import DeltaStates
-from django_events.exporting.tables.iceberg import NAMESPACE, in_folder
+from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
 from django_events.exporting.tables.iceberg_states import IcebergStates
 from django_events.exporting.tables.table import Conflict, Mark
 from django_events.exporting.writing import SCHEMA
