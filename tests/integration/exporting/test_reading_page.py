@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -139,10 +140,9 @@ def test_the_model_of_dbt(data: Path) -> None:
         assert [row[0] for row in session.sql(rendered(again=True)).fetchall()] == [4]
 
 
-@pytest.mark.long
 def test_the_model_by_dbt_itself(data: Path, log: Callable[..., Any], make_topic: Any) -> None:
-    if not (dbt := shutil.which("dbt")):
-        pytest.skip("dbt isn't on the PATH: pip install dbt-duckdb, into an environment of its own")
+    if not (dbt := shutil.which("dbt") or shutil.which("dbt", path=Path(sys.prefix, "dbt/bin"))):
+        pytest.skip("dbt is not there: pip install dbt-duckdb into an environment of its own, .venv/dbt or on the PATH")
     [model] = blocks("sql", data, about="is_incremental()")
     project = data / "project"
     (project / "models").mkdir(parents=True)
