@@ -11,7 +11,7 @@ def bill(event: ReceivedEvent) -> None:
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django_events.exceptions import Invalid
@@ -81,6 +81,7 @@ class RetryLater(Exception):
     """Raised by a handler: try this event again after a while. It counts as an attempt."""
 
     counts: ClassVar[bool] = True  # False for what says nothing about the event, as that a broker is down
+    since: datetime | None = None  # when that began, if it is known
 
     def __init__(self, reason: str = "", *, after: timedelta) -> None:
         if not _is_pause(after):

@@ -2,7 +2,7 @@
 
 import traceback
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 
 from django_events import declarations, sql
@@ -69,6 +69,11 @@ class Failure:
     def passes(self) -> bool:
         """Whether the consumer goes on with the next event."""
         return self.verdict in (Verdict.DEAD_LETTER, Verdict.IGNORE)
+
+    @property
+    def failing_since(self) -> datetime | None:
+        """Since when the event has waited for what it is not to blame for, if the error says that."""
+        return self.error.since if isinstance(self.error, RetryLater) else None
 
     @property
     def summary(self) -> str:

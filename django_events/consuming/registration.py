@@ -144,7 +144,9 @@ def adapt(using: str, declared: declarations.DeclaredConsumer, topic: models.Top
         _forget_deliveries(using, row)
     if beyond := [p.pk for p in row.positions.using(using) if p.position >= end]:
         # The topic was made anew, and its ids began again: from there, all that comes would be left out.
-        row.positions.using(using).filter(pk__in=beyond).update(position=0, number=0, attempted=None, careful_until=0)
+        row.positions.using(using).filter(pk__in=beyond).update(
+            position=0, number=0, attempted=None, careful_until=0, failing_since=None
+        )
         _forget_deliveries(using, row)
         row.former_filters = None
         changes.append("its topic was made anew, begins at 1 again")

@@ -174,8 +174,9 @@ def _moved_positions(using: str, row: models.Consumer, topic: models.Topic, old:
         # The event that it failed at, or stopped before, is gone.
         if position.attempted is None or position.attempted <= old.last_id:
             position.attempted, position.attempts, position.retry_at = None, 0, None
-            position.stopped_at, position.error = None, ""
-        fields = ["position", "number", "attempted", "attempts", "retry_at", "stopped_at", "error"]
+            position.failing_since = position.stopped_at = None
+            position.error = ""
+        fields = ["position", "number", "attempted", "attempts", "retry_at", "failing_since", "stopped_at", "error"]
         position.save(using=using, update_fields=fields)
 
 

@@ -1880,6 +1880,10 @@ class Migration(OnPostgreSQL):
                 ("attempts", models.IntegerField(default=0, verbose_name="attempts")),
                 ("retry_at", models.DateTimeField(blank=True, null=True, verbose_name="next attempt at")),
                 (
+                    "failing_since",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="fails since"),
+                ),
+                (
                     "careful_until",
                     models.BigIntegerField(
                         default=0,
@@ -2244,7 +2248,7 @@ class Migration(OnPostgreSQL):
         migrations.AddConstraint(
             model_name="position",
             constraint=models.CheckConstraint(
-                condition=_readable("retry_at", "stopped_at", "leased_until", "served_at"),
+                condition=_readable("retry_at", "failing_since", "stopped_at", "leased_until", "served_at"),
                 name="django_events_position_times",
             ),
         ),

@@ -256,6 +256,7 @@ class Position(models.Model):
     )
     attempts = models.IntegerField(_("attempts"), default=0)
     retry_at = models.DateTimeField(_("next attempt at"), null=True, blank=True)
+    failing_since = models.DateTimeField(_("fails since"), null=True, blank=True, editable=False)
     careful_until = models.BigIntegerField(
         _("one by one until"),
         default=0,
@@ -275,7 +276,7 @@ class Position(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["consumer", "partition"], name="django_events_position_partition"),
             models.CheckConstraint(
-                condition=readable("retry_at", "stopped_at", "leased_until", "served_at"),
+                condition=readable("retry_at", "failing_since", "stopped_at", "leased_until", "served_at"),
                 name="django_events_position_times",
             ),
             models.CheckConstraint(

@@ -47,6 +47,7 @@ class PartitionProgress(NamedTuple):
     error: str
     holder: str
     served_at: datetime | None
+    failing_since: datetime | None
 
 
 class Standing(NamedTuple):
@@ -82,6 +83,7 @@ class Standing(NamedTuple):
     paused_at: datetime | None
     consumer_id: int
     topic_id: int
+    failing_since: datetime | None  # of the partition of a relay that has waited longest for its target
 
 
 def importance(one: Standing) -> tuple[int, int, int, str, str]:

@@ -9,7 +9,7 @@
 SELECT
     c.name, t.name, p.partition, p.position, log.ends_at AS last_id, p.events, p.more, {state} AS state,
     p.handled, p.failed, p.ignored, p.dead_lettered, p.attempted, p.attempts, p.retry_at, p.error, p.holder,
-    p.served_at
+    p.served_at, p.failing_since
 FROM ({partitions}) AS p
 JOIN django_events_consumer AS c ON c.id = p.consumer_id
 JOIN django_events_topic AS t ON t.id = c.topic_id
@@ -31,7 +31,7 @@ ORDER BY c.name, t.name, p.partition
 SELECT
     p.id, p.consumer_id, p.partition, p.position,
     p.handled, p.failed, p.ignored, p.dead_lettered, p.stopped_at, p.served_at,
-    p.attempted, p.attempts, p.retry_at, p.error, p.token, p.leased_until, p.holder,
+    p.attempted, p.attempts, p.retry_at, p.failing_since, p.error, p.token, p.leased_until, p.holder,
     false AS more,
     greatest(coalesce(log.ends_at, 0) - CASE WHEN p.partition = -1 THEN p.position ELSE p.number END, 0) AS events
 FROM django_events_consumer AS c
@@ -51,6 +51,7 @@ SELECT
     coalesce(waiting.event_id, p.attempted),
     coalesce(waiting.attempts, p.attempts),
     coalesce(waiting.visible_at, p.retry_at),
+    p.failing_since,
     CASE WHEN p.error = '' THEN coalesce(waiting.error, '') ELSE p.error END,
     coalesce(lease.token, p.token),
     coalesce(lease.leased_until, p.leased_until),
@@ -128,7 +129,8 @@ total AS (
         sum(p.failed)::bigint AS failed,
         sum(p.ignored)::bigint AS ignored,
         sum(p.dead_lettered)::bigint AS dead_lettered,
-        max(p.served_at) AS served_at
+        max(p.served_at) AS served_at,
+        min(p.failing_since) AS failing_since
     FROM p
     GROUP BY p.consumer_id
 )
@@ -139,7 +141,7 @@ SELECT
     least(dead.letters, %(most)s) AS dead_letters, dead.letters > %(most)s AS more_dead_letters,
     p.partition, p.position, p.attempted, p.attempts, p.retry_at, p.error, p.holder,
     total.served_at, clock_timestamp() - greatest(total.served_at, p.retry_at) AS unserved_for, c.paused_at,
-    c.id, c.topic_id
+    c.id, c.topic_id, total.failing_since
 FROM total
 JOIN p ON p.consumer_id = total.consumer_id AND p.rank * 1000000::bigint + p.partition = total.worst
 JOIN django_events_consumer AS c ON c.id = total.consumer_id

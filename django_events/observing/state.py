@@ -99,6 +99,12 @@ QUEUE_OLDEST = _metric(
 IN_HAND = _metric(
     "queue_longest_in_hand", "For how long a worker has had an event in hand.", labels=OF_CONSUMER, unit="seconds"
 )
+RELAY_FAILING = _metric(
+    "relay_failing",
+    "For how long the target of a relay has taken nothing; 0 while it takes all, or the relay is paused.",
+    labels=OF_CONSUMER,
+    unit="seconds",
+)
 OF_INBOX = ("database", "inbox")
 INBOX_LAG = _metric("inbox_lag", "Messages of its source that an inbox has not taken in, if known.", labels=OF_INBOX)
 INBOX_FAILING = _metric(
@@ -234,6 +240,8 @@ def _of_inboxes(using: str) -> Iterator[Measurement]:
 
 def _of_consumers(using: str, found: Iterable[Standing]) -> Iterator[Measurement]:
     found = list(found)
+    relays = {one.name for one in declarations.consumers if one.is_relay}
+    now = sql.now(using)
     waits = oldest_waits(using, [one.consumer_id for one in found if one.lag])
     for one in found:
         of = using, one.consumer, one.topic
@@ -246,6 +254,9 @@ def _of_consumers(using: str, found: Iterable[Standing]) -> Iterator[Measurement
         yield Measurement(DEAD, of, one.dead_letters)
         yield Measurement(STATE, (*of, one.state), one.in_state)
         yield Measurement(PAUSED, of, one.paused_at is not None)
+        if one.consumer in relays:
+            since = now if one.failing_since is None or one.paused_at is not None else one.failing_since
+            yield Measurement(RELAY_FAILING, of, max(now - since, NO_TIME).total_seconds())
 
 
 def _of_queues(using: str, found: list[Standing], counted: int) -> Iterator[Measurement]:

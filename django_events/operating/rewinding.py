@@ -164,7 +164,8 @@ def _lacking(using: str, row: models.Consumer, offset: int) -> list[models.Posit
 def _set_anew(position: models.Position, at: int, number: int) -> None:
     position.position, position.number = at, number
     position.attempted, position.attempts, position.careful_until = None, 0, 0
-    position.retry_at = position.stopped_at = position.token = position.leased_until = None
+    position.retry_at = position.failing_since = position.stopped_at = None
+    position.token = position.leased_until = None
     position.error = position.holder = ""
 
 

@@ -128,7 +128,7 @@ def _of_stream(asked: _Skip) -> Skipped:
             position.position = event_id
             position.number = log_positions.number_at(using, row.topic, partition, event_id)
             position.attempted, position.attempts, position.error = None, 0, ""
-            position.retry_at = position.stopped_at = None
+            position.retry_at = position.failing_since = position.stopped_at = None
             if position.token is not None:
                 # A worker died or froze with it. It can't settle under that token any more, and that there is one still
                 # tells the next worker to handle what was in hand beside this event one by one.

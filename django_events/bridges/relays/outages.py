@@ -1,58 +1,73 @@
 """Since when a relay's target can't be reached, and how long to wait until the next try.
 
-An outage is of one partition of a relay in one process: what another partition sends to another place ends it not.
+An outage is of one partition of a relay: what another partition sends to another place ends it not. Since when it is,
+stands in the row of the position, where the worker settles it: whichever worker tries next, it is the same outage.
 """
 
 import logging
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
+from django.db import DatabaseError
+
+from django_events import sql
 from django_events.bridges.relays.targets import TargetUnavailable
+from django_events.models import Position
 
 if TYPE_CHECKING:
     from django_events.declarations import DeclaredRelay
 
 logger = logging.getLogger("django_events.relays")
+SQL = sql.beside(__name__)
 
 SHORTEST_PAUSE = timedelta(seconds=0.1)
 LOGGED_AGAIN = 300.0  # seconds, while the target stays away
 
 
 class Outage:
-    """The outage of one partition of a relay in this process, if there is one; None is all of them, read as one."""
+    """What this process knows of the outage of one partition, if there is one; None is all of them, read as one."""
 
     def __init__(self, relay: "DeclaredRelay", partition: int | None) -> None:
         self._relay = relay
         self._partition = partition
         self._since: datetime | None = None
-        self._began = self._logged = 0.0
+        self._address = ""  # of the event that waits
+        self._logged = 0.0
         self._tries = 0
         self._lock = threading.Lock()
 
-    def note(self, error: TargetUnavailable, address: str) -> TargetUnavailable:
-        """Count a try that failed; returns the error to settle with: it says since when, and has the next pause."""
+    def note(
+        self, error: TargetUnavailable, address: str, *, using: str, anew: bool = False, redriven: bool = False
+    ) -> TargetUnavailable:
+        """Count a try that failed; returns the error to settle with: it says since when, and has the next pause.
+
+        It is an outage `anew` if something was sent ahead of this event. Where the row says nothing, this process
+        remembers it: of a dead letter that is sent again nothing is written there, and a settlement may be lost.
+        """
+        noted, now = self._ask(using)
         with self._lock:
-            now = time.monotonic()
-            first = self._since is None
-            if self._since is None:
-                self._since, self._began, self._tries = datetime.now(UTC), now, 0
+            remembered = self._since if redriven or address == self._address else None
+            since = now if anew else noted or remembered or now
+            if since != self._since:
+                self._since, self._tries, self._logged = since, 0, 0.0
+            self._address = address
             self._tries += 1
-            since = self._since.strftime("%Y-%m-%d %H:%M:%S UTC")
-            after = max(error.asked_for or self._relay.retry.pause(self._tries), SHORTEST_PAUSE)
-            if first or now - self._logged > LOGGED_AGAIN:
-                self._logged = now
+            text = since.strftime("%Y-%m-%d %H:%M:%S UTC")
+            if not self._logged or time.monotonic() - self._logged > LOGGED_AGAIN:
+                self._logged = time.monotonic()
                 logger.error(
                     "Relay %s can't send since %s, and tries again: %s and all behind it wait, and nothing is lost. %s",
                     self._relay.name,
-                    since,
+                    text,
                     address,
                     error,
                     extra=self._fields(),
                 )
-            reason = f"nothing can be sent since {since}: {error}"
-            return TargetUnavailable(reason, acknowledged=error.acknowledged, after=after)
+            after = max(error.asked_for or self._relay.retry.pause(self._tries), SHORTEST_PAUSE)
+            reason = f"nothing can be sent since {text}: {error}"
+            return TargetUnavailable(reason, acknowledged=error.acknowledged, after=after, since=since)
 
     def over(self) -> None:
         """Something was sent."""
@@ -61,12 +76,38 @@ class Outage:
         with self._lock:
             if self._since is None:
                 return
-            seconds, tries = time.monotonic() - self._began, self._tries
-            self._since = None
-        away = timedelta(seconds=round(seconds))
+            since, self._since = self._since, None
+        away = max(datetime.now(UTC) - since, timedelta(0))
         logger.info(
-            "Relay %s can send again, after %s and %d tries.", self._relay.name, away, tries, extra=self._fields()
+            "Relay %s can send again, after %s and %d tries.",
+            self._relay.name,
+            timedelta(seconds=round(away.total_seconds())),
+            self._tries,
+            extra=self._fields(),
         )
+
+    def _ask(self, using: str) -> tuple[datetime | None, datetime]:
+        """Since when nothing can be sent, as it is settled, and the time: by the clock of the database, if it answers.
+
+        Without an answer nothing can be settled either, so it need not be right.
+        """
+        partition = Position.ALL if self._partition is None else self._partition
+        try:
+            rows = sql.fetch(
+                using,
+                SQL.failing_since,
+                consumer=self._relay.name,
+                topic=self._relay.topics[0],
+                partition=partition,
+            )
+        except DatabaseError:
+            rows = []
+        since, now = rows[0] if rows else (None, time.time())
+        return None if since is None else _moment(since), _moment(now)
 
     def _fields(self) -> dict[str, Any]:
         return {"consumer": self._relay.name, "topic": self._relay.topics[0], "partition": self._partition}
+
+
+def _moment(seconds: SupportsFloat) -> datetime:
+    return datetime.fromtimestamp(float(seconds), UTC)

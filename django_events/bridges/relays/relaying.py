@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from django_events.bridges.relays.answers import Unroutable
 from django_events.bridges.relays.messages import message_of
 from django_events.bridges.relays.outages import Outage
-from django_events.bridges.relays.targets import Bridge, Newest, Overtaken, RelayMessage, TargetUnavailable
+from django_events.bridges.relays.targets import Bridge, Bridges, Newest, Overtaken, RelayMessage, TargetUnavailable
 from django_events.consuming.handlers import FailedAt
 from django_events.declarations import DeclaredRelay
 from django_events.exceptions import MessageRefused
@@ -85,6 +85,8 @@ class Relaying:
 
     def __init__(self, relay: DeclaredRelay) -> None:
         self._relay = relay
+        target: Any = relay.to
+        self._shared: Bridges | None = target.bridges() if hasattr(target, "bridges") else None
         self._outages: dict[int | None, Outage] = {}  # by partition
         self._using = ""
         self._opened: dict[int, Opened] = {}  # by thread
@@ -99,10 +101,12 @@ class Relaying:
         self._relay_all(events, redriven=True)
 
     def close(self) -> None:
-        """Close the bridges of all threads."""
+        """Close the bridges of all threads, and what they share."""
         while self._opened:
             _, opened = self._opened.popitem()
             opened.bridge.close()
+        if self._shared is not None:
+            self._shared.close()
 
     def _relay_all(self, events: Sequence[ReceivedEvent], *, redriven: bool) -> None:
         self._using = events[0].database
@@ -115,14 +119,15 @@ class Relaying:
         except _Stuck as stuck:
             self._drop()
             at = _index_of(events, stuck.message.event_id)
-            raise FailedAt(at, outage.note(stuck.error, events[at].address)) from None
+            error = outage.note(stuck.error, events[at].address, using=self._using, anew=True)
+            raise FailedAt(at, error) from None
         except TargetUnavailable as error:
             self._drop()
-            raise FailedAt(0, outage.note(error, events[0].address)) from None
+            raise FailedAt(0, outage.note(error, events[0].address, using=self._using, redriven=redriven)) from None
         except Exception as error:  # of a bridge: whatever it is, no event is to blame
             self._drop()
             said = TargetUnavailable(f"{type(error).__name__} in the bridge, {_place_of(error)}")
-            raise FailedAt(0, outage.note(said, events[0].address)) from None
+            raise FailedAt(0, outage.note(said, events[0].address, using=self._using, redriven=redriven)) from None
         first = None if not batch.messages else batch.messages[0]
         if first is not None and (refused is None or refused[0] is not first):
             outage.over()
@@ -157,6 +162,8 @@ class Relaying:
             try:
                 route = self._target.route(event, event.partition if self._relay.partitioned else None)
                 message = message_of(event, self._relay, route, redriven=redriven)
+            except TargetUnavailable:  # of the target as it is declared, and not of this event
+                raise
             except Exception as error:
                 return Batch(messages, FailedAt(index, error))
             if message is None:
@@ -300,7 +307,7 @@ class Relaying:
     def _open(self) -> Opened:
         thread = threading.get_ident()
         if (found := self._opened.get(thread)) is None:
-            found = self._opened[thread] = Opened(self._target.bridge())
+            found = self._opened[thread] = Opened((self._shared or self._target).bridge())
             found.bridge.open()
         return found
 

@@ -9,7 +9,8 @@
     relay(orders, to=ToPrinter(), name="orders-on-paper")
 
 A relay opens one bridge in each thread of a worker, and uses it in that thread only. After any error it closes the
-bridge and opens a new one for the next attempt.
+bridge and opens a new one for the next attempt. A target whose bridges share something in a process has a method more,
+`bridges`, see `Bridges`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,15 +74,22 @@ class TargetUnavailable(RetryLater):
 
     `acknowledged` says how many of the first messages are acknowledged all the same, and `ahead` the addresses of those
     that are behind others that are not. `after` is how long the target
-    wants to be left alone; without it the relay's `retry` says so.
+    wants to be left alone; without it the relay's `retry` says so. `since` is the relay's to say, too.
     """
 
     counts = False
 
     def __init__(
-        self, reason: str, *, acknowledged: int = 0, after: timedelta | None = None, ahead: Iterable[str] = ()
+        self,
+        reason: str,
+        *,
+        acknowledged: int = 0,
+        after: timedelta | None = None,
+        ahead: Iterable[str] = (),
+        since: datetime | None = None,
     ) -> None:
         super().__init__(reason, after=timedelta(0) if after is None else after)
+        self.since = since
         self.acknowledged = acknowledged
         self.asked_for = after
         self.ahead = frozenset(ahead)
@@ -117,3 +125,16 @@ class Bridge(Protocol):
 
     def close(self) -> None:
         """Close the connection, whatever state it is in. Raises nothing, and waits for nothing."""
+
+
+class Bridges(Protocol):
+    """What makes the bridges of one relay in one process, where they share something.
+
+    A target's `bridges()` returns it, or None where they share nothing.
+    """
+
+    def bridge(self) -> Bridge:
+        """A new bridge for a thread, not open yet."""
+
+    def close(self) -> None:
+        """Close what they share. Raises nothing, and waits for nothing."""

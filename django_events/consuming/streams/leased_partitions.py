@@ -56,6 +56,7 @@ class Entry(NamedTuple):
     attempted: int | None = None
     attempts: int = 0
     pause: timedelta | None = None
+    failing_since: datetime | None = None
     stopped: bool = False
     error: str | None = ""  # None leaves the error that is in the row
     handled: int = 0
@@ -315,6 +316,7 @@ class LeasedPartition(Lease):
                 attempted=failure.event.id,
                 attempts=failure.attempts,
                 pause=failure.pause,
+                failing_since=failure.failing_since,
                 stopped=verdict is Verdict.STOP,
                 error=failure.summary,
                 release=True,
@@ -389,6 +391,7 @@ class LeasedPartition(Lease):
                 attempted=entry.attempted,
                 attempts=entry.attempts,
                 pause=entry.pause,
+                failing_since=entry.failing_since,
                 stopped=entry.stopped,
                 error=entry.error,
                 handled=entry.handled,

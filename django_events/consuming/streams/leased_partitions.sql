@@ -41,7 +41,7 @@ RETURNING attempts, ctid::text,
 -- walks over every version since. No answer means that the row is elsewhere, or that the lease was lost.
 -- Parameters: position_id, token, row_address (a ctid, or null to look up by the key), position, number,
 -- handled, failed, ignored, dead_lettered (how many more), attempted, attempts, pause (an interval
--- until the next attempt, or null), careful_until, stopped, error (null to leave it),
+-- until the next attempt, or null), failing_since, careful_until, stopped, error (null to leave it, and failing_since),
 -- release, lock (whether to take the lock of `take_lock`, by which a worker that freezes before COMMIT is found).
 -- Answers with the row's address, the barrier, whether the transaction is still the one that began with `take_lock`, and whether the
 -- lock was taken, null if that was not asked for. If it was not taken, nothing must be committed: a takeover is under way.
@@ -57,6 +57,7 @@ SET
     attempted = %(attempted)s,
     attempts = %(attempts)s,
     retry_at = clock_timestamp() + %(pause)s::interval,
+    failing_since = CASE WHEN %(error)s::text IS NULL THEN failing_since ELSE %(failing_since)s::timestamptz END,
     careful_until = %(careful_until)s,
     stopped_at = CASE WHEN %(stopped)s THEN clock_timestamp() END,
     error = coalesce(%(error)s, error),

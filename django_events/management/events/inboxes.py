@@ -12,7 +12,7 @@ from django_events.observing.inbox_states import state_of
 from django_events.observing.lag import standings
 from django_events.operating.inboxes import pause_inbox, remove_inbox, restart_inbox, resume_inbox
 
-RELAY = ("relay", "topic", "to", "partition", "position", "lag", "state", "error")
+RELAY = ("relay", "topic", "to", "partition", "position", "lag", "state", "failing_since", "error")
 INBOX = ("inbox", "topic", "source", "position", "lag", "taken", "left_out", "unreadable", "gone", "moved_at", "state")
 
 
@@ -38,6 +38,7 @@ def _relays(using: str) -> list[dict[str, Any]]:
             "position": one.position,
             "lag": one.lag,
             "state": one.state,
+            "failing_since": one.failing_since,
             "error": one.error,
         }
         for one in standings(using)
