@@ -130,6 +130,11 @@ class ReceivedEvent:
         """The same event in another attempt."""
         return _made(type(self), self.topic, self._columns, self.consumer, attempt, self.database)
 
+    def in_partition(self, partition: int) -> "ReceivedEvent":
+        """The same event as one of another partition."""
+        columns = (self._columns[0], partition, *self._columns[2:])
+        return _made(type(self), self.topic, columns, self.consumer, self.attempt, self.database)
+
     def forget(self) -> None:
         """Make `value`, `data` and `metadata` anew when they are read next: a handler may have changed what it got."""
         for forget_decoded in (_forget_value, _forget_data, _forget_metadata):

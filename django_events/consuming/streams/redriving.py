@@ -11,6 +11,7 @@ from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_p
 from django_events.consuming.streams.leased_partitions import LeasedPartition, PartitionSettlement
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import LeaseLost
+from django_events.models import Position
 from django_events.received import ReceivedEvent
 
 SQL = sql.beside(__name__)
@@ -59,7 +60,8 @@ class Redrive:
         return event.with_attempt(self.attempts)
 
     def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
-        return loaded(_rows(self.lease, event.id, most_bytes=ALL), event)
+        read = loaded(_rows(self.lease, event.id, most_bytes=ALL), event)
+        return read and _in_partition(self.lease, read)
 
     def settle(
         self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
@@ -110,7 +112,15 @@ def next_redrive(lease: LeasedPartition) -> Redrive | None:
         read, cut = _rows(lease, event_id, most_bytes=NOTHING)
     of = lease.subscription
     events = of.received(read[:1]) if cut is None else [of.unread(cut)]
-    return Redrive(lease, dead_letter_id, attempts, events[0]) if events else None
+    return Redrive(lease, dead_letter_id, attempts, _in_partition(lease, events[0])) if events else None
+
+
+def _in_partition(lease: LeasedPartition, event: ReceivedEvent) -> ReceivedEvent:
+    """The event in the partition that handles it: the topic may have been divided anew since it was in another one.
+
+    Handlers may have something for each partition, as relays have a place in the target: one worker uses it at a time.
+    """
+    return event if lease.partition == Position.ALL else event.in_partition(lease.partition)
 
 
 def _rows(lease: LeasedPartition, event_id: int, *, most_bytes: int | None = None) -> Rows:
