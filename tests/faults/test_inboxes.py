@@ -16,22 +16,29 @@ import psycopg
 import pytest
 
 from tests.faults.rounds import Trouble, rounds_of_trouble
-from tests.support.fix_brokers import make_broker
+from tests.support.fix_brokers import make_broker, proxy_to
 from tests.support.processes import Processes, freeze
 from tests.support.proxies import CuttingProxy, SilentProxy
 
 pytestmark = pytest.mark.requirement("X21", "S8")
 
 READY = "Ctrl-C stops."
-KINDS = ["redis", "nats", "kafka"]
+KINDS = ["redis", "nats", "kafka", "kafka-transactions"]
 QUEUES = ["rabbitmq", "aws"]
-BY_PROXY = ["redis", "nats", *QUEUES]  # Kafka says to its clients itself where it is
+BY_PROXY = ["redis", "nats", "kafka-transactions", *QUEUES]  # librdkafka's own cluster says itself where it is
 # The words of a client that asks for messages, or says that it has them.
-READS = {"redis": "XRANGE", "nats": "STREAM.INFO", "rabbitmq": "\x00\x3c\x00\x50", "aws": "ReceiveMessage"}
+READS = {
+    "redis": "XRANGE",
+    "nats": "STREAM.INFO",
+    "kafka-transactions": "\x00\x01\x00\x04",  # Fetch, in the one version that the model speaks
+    "rabbitmq": "\x00\x3c\x00\x50",
+    "aws": "ReceiveMessage",
+}
 EVERY = [
     pytest.param("redis", marks=pytest.mark.quick),
     "nats",
     "kafka",
+    "kafka-transactions",
     pytest.param("rabbitmq", marks=pytest.mark.slow),
     "aws",
 ]
@@ -43,7 +50,7 @@ class Site:
     def __init__(self, processes: Processes, broker: Any) -> None:
         self.processes = processes
         self.broker = broker
-        self.proxy = SilentProxy(f"tcp://127.0.0.1:{broker.port}")
+        self.proxy = proxy_to(broker)
         self.database = CuttingProxy(processes.url)
         processes.variables["INBOX_BROKER"] = broker.name
         if broker.name != "redis":  # of which the database is
@@ -78,7 +85,7 @@ class Site:
         if self.broker.name == "nats":
             self.broker.ask(lambda context: _publish(context, numbers))
             return
-        if self.broker.name == "kafka":
+        if self.broker.name.startswith("kafka"):
             self.broker.publish("letters", [json.dumps(number).encode() for number in numbers], key="one")
             return
         if self.broker.name in QUEUES:

@@ -18,16 +18,16 @@ import psycopg
 import pytest
 
 from tests.faults.rounds import Trouble, rounds_of_trouble
-from tests.support.fix_brokers import make_broker
+from tests.support.fix_brokers import make_broker, proxy_to
 from tests.support.kafka_model import ModelKafka
 from tests.support.processes import Processes, freeze
-from tests.support.proxies import SilentProxy
 
 pytestmark = pytest.mark.requirement("X20", "S8")
 
 KEYS = ("a", "b", "c", "d", "e")
 READY = "Ctrl-C stops."
-KINDS = ["redis", "nats", "nats-cluster", "kafka", "kafka-transactions", "rabbitmq", "aws"]
+# "/3" are the threads of each worker.
+KINDS = ["redis", "nats", "nats-cluster", "kafka", "kafka-transactions", "kafka-transactions/3", "rabbitmq", "aws"]
 REQUESTS = ["InitProducerId", "OffsetFetch", "AddPartitionsToTxn", "Produce", "TxnOffsetCommit", "EndTxn"]
 LOST = [  # whether the batch arrives and only its answer is lost
     pytest.param("redis", False, id="redis-batch", marks=pytest.mark.quick),
@@ -38,16 +38,20 @@ LOST = [  # whether the batch arrives and only its answer is lost
     pytest.param("rabbitmq", True, id="rabbitmq-answer"),
     pytest.param("aws", False, id="aws-batch"),
     pytest.param("aws", True, id="aws-answer"),
+    pytest.param("kafka-transactions", False, id="kafka-batch"),
+    pytest.param("kafka-transactions", True, id="kafka-answer"),
 ]
 
 
 class Site:
     """A site with one relay, a transfer, and a broker that is reached through a proxy."""
 
+    threads = 1
+
     def __init__(self, processes: Processes, broker: Any) -> None:
         self.processes = processes
         self.broker = broker
-        self.proxy = SilentProxy(f"tcp://127.0.0.1:{broker.port}")
+        self.proxy = proxy_to(broker)
         processes.variables["RELAY_BROKER"] = broker.name
         self.connection = psycopg.connect(processes.url, autocommit=True)
         self.published = 0
@@ -56,10 +60,10 @@ class Site:
         processes.start("run_transfer")
 
     def worker(self, *, by_proxy: bool = True) -> subprocess.Popen[str]:
-        """Start one, which is at work when this returns."""
+        """Start one, which is at work when this returns. Its threads take the partitions by turns."""
         options = {**self.broker.options, **self.broker.at(self.proxy.port if by_proxy else self.broker.port)}
         self.processes.variables["RELAY_BROKERS"] = json.dumps({self.broker.name: options})
-        process = self.processes.start("run_consumer", "relayed", "--skip-checks")
+        process = self.processes.start("run_consumer", "relayed", "--threads", str(self.threads), "--skip-checks")
         self.processes.wait_until(lambda: READY in self.processes.said(process), what="a worker that is ready")
         return process
 
@@ -138,7 +142,9 @@ def settings_module() -> str:
 
 @pytest.fixture
 def site(processes: Processes, request: pytest.FixtureRequest) -> Iterator[Site]:
-    with closing(Site(processes, make_broker(request.param, processes.folder))) as site:
+    kind, _, threads = request.param.partition("/")
+    with closing(Site(processes, make_broker(kind, processes.folder))) as site:
+        site.threads = int(threads or 1)
         yield site
 
 
@@ -161,7 +167,7 @@ def test_who_froze_while_it_sent_doubles_nothing(site: Site, arrives: bool):
     site.check()
 
 
-@pytest.mark.parametrize("site", ["redis", "nats", "rabbitmq", "aws"], indirect=True)
+@pytest.mark.parametrize("site", ["redis", "nats", "kafka-transactions", "rabbitmq", "aws"], indirect=True)
 @pytest.mark.parametrize("arrives", [True, False], ids=["answer", "batch"])
 def test_what_is_lost_on_the_way_is_sent_again_and_an_answer_that_is_lost_doubles_nothing(site: Site, arrives: bool):
     site.worker()
@@ -249,7 +255,7 @@ def _rounds(site: Site, rounds: int, dice: random.Random) -> None:
     if site.broker.WORDS is not None:
         troubles["network"] = network
     if isinstance(site.broker, ModelKafka):
-        troubles["network"] = fault
+        troubles["fault"] = fault
     rounds_of_trouble(site, rounds, dice, between=some_relayed, **troubles)
 
 

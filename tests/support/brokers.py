@@ -232,7 +232,7 @@ class MockKafka:
     """librdkafka's own cluster, in a process: it can be frozen, but forgets all when it ends."""
 
     name = "kafka"
-    WORDS = None  # its brokers say their own ports, so no proxy can be in between
+    WORDS: str | None = None  # its brokers say their own ports, so no proxy can be in between
     may_double = True
     port = 0
 

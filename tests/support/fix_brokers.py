@@ -13,6 +13,7 @@ from tests.support.aws_server import Aws
 from tests.support.brokers import NATS, REDIS, MockKafka, Nats, Redis
 from tests.support.kafka_model import ModelKafka
 from tests.support.nats_cluster import NatsCluster
+from tests.support.proxies import SilentProxy
 from tests.support.rabbit_server import RABBITMQ, RabbitMQ
 
 
@@ -39,6 +40,15 @@ def make_broker(name: str, folder: Path) -> Any:
     if program is None:
         pytest.skip(f"{package} is not installed: apt-get install {package}")
     return make(folder)
+
+
+def proxy_to(broker: Any) -> SilentProxy:
+    """A proxy in front of a broker. One of Kafka says to its clients where it is: there, to who comes by the proxy."""
+    if not isinstance(broker, ModelKafka):
+        return SilentProxy(f"tcp://127.0.0.1:{broker.port}")
+    proxy = SilentProxy(f"tcp://127.0.0.1:{broker.inner_port}")
+    broker.proxied_at(proxy.port)
+    return proxy
 
 
 def shared(name: str, folders: pytest.TempPathFactory) -> Iterator[Any]:

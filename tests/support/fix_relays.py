@@ -17,13 +17,13 @@ RelayFactory = Callable[..., declarations.DeclaredRelay]
 PATIENT = Backoff(attempts=3, base=timedelta(hours=1))  # tests end pauses themselves
 
 
-def received(*, former: bool = False) -> list[ReceivedEvent]:
+def received(*, former: bool = False, topic: str = "things") -> list[ReceivedEvent]:
     """The events of the log, as a handler gets them, or as a former log had them under their ids."""
     published_at, rows = EVENT.index("published_at"), []
     for row in map(list, Event.objects.order_by("id").values_list(*EVENT)):
         row[published_at] -= timedelta(hours=former)
         rows.append(row)
-    return [ReceivedEvent("things", row, database="default") for row in rows]
+    return [ReceivedEvent(topic, row, database="default") for row in rows]
 
 
 @pytest.fixture

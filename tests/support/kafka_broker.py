@@ -1,6 +1,9 @@
 """One Kafka broker, as a process: it has transactions, and what it acknowledged is still there after a kill.
 
-    python -m tests.support.kafka_broker PORT JOURNAL PARTITIONS CREATES
+    python -m tests.support.kafka_broker PORT INNER_PORT JOURNAL PARTITIONS CREATES PROXIED_AT
+
+It listens at two ports, and says to who comes by one of them that it is there, as Kafka's listeners do. The inner one
+is for a proxy: who comes by that is told the proxy's port, so that all connections of a client lead through it.
 
 A journal has each request that changes something, with its time, ahead of its answer; a start repeats them all. A test
 tells it by the same port what is to go wrong, in requests of its own (`CONTROL`): see `kafka_model`.
@@ -183,7 +186,7 @@ class ModelBroker:
     """The state, and what each request does to it."""
 
     def __init__(self, *, port: int, partitions: int, creates: bool) -> None:
-        self.port = port
+        self.port = port  # at which it says it is
         self.partitions = partitions
         self.creates = creates
         self.markers_after = 0.0  # seconds from the decision to the markers
@@ -516,8 +519,10 @@ class Fault:
 class ModelServer:
     """The connections, the journal and the faults."""
 
-    def __init__(self, broker: ModelBroker, path: Path) -> None:
+    def __init__(self, broker: ModelBroker, path: Path, *, inner_port: int, proxied_at: int) -> None:
         self.broker = broker
+        self.ports = {broker.port: broker.port, inner_port: proxied_at}  # at which it listens, and says that it is
+        self.inner_port = inner_port
         self.journal = ModelJournal(path)
         self.faults: list[Fault] = []
         self.released = asyncio.Event()
@@ -526,19 +531,19 @@ class ModelServer:
             self.do(frame, now)
 
     async def run(self) -> None:
-        server = await asyncio.start_server(self.converse, "127.0.0.1", self.broker.port)
+        servers = [await asyncio.start_server(self.converse, "127.0.0.1", port) for port in self.ports]
         print("listening", flush=True)
-        await server.serve_forever()
+        await asyncio.gather(*(server.serve_forever() for server in servers))
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError), closing(writer):
-            going_on = True
+            going_on, port = True, writer.get_extra_info("sockname")[1]
             while going_on:
                 frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
-                going_on = await self.serve(frame, writer)
+                going_on = await self.serve(frame, writer, port)
 
-    async def serve(self, frame: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Do and answer a request; false if the connection ends with it."""
+    async def serve(self, frame: bytes, writer: asyncio.StreamWriter, port: int) -> bool:
+        """Do and answer a request that came by a port; false if the connection ends with it."""
         key, _, correlation = struct.unpack_from(">hhi", frame)
         effect = self.effect_on(NAMES[key]) if key in NAMES else ""
         if effect == "hold":
@@ -550,7 +555,7 @@ class ModelServer:
         told = ErrorCode[effect] if effect in ErrorCode.__members__ else None
         if told is None and changes(frame):
             self.journal.add(time.time(), frame)
-        answer = await self.answer(frame, told)
+        answer = await self.answer(frame, told, port)
         if effect == "lose":
             return False
         if effect != "mute" and answer is not None:
@@ -568,10 +573,11 @@ class ModelServer:
                 return fault.effect
         return ""
 
-    async def answer(self, frame: bytes, told: ErrorCode | None) -> bytes | None:
+    async def answer(self, frame: bytes, told: ErrorCode | None, port: int) -> bytes | None:
         name, values = request_of(frame)
         deadline = time.monotonic() + (values[1] / 1000 if name == "Fetch" else 0)
         while True:
+            self.broker.port = self.ports[port]
             answer = self.do(frame, time.time(), told)
             if name != "Fetch" or time.monotonic() > deadline or _has_news(answer):
                 break
@@ -597,6 +603,8 @@ class ModelServer:
         match request:
             case {"fault": effect, "api": api, "times": times}:
                 self.faults.append(Fault(api, effect, times))
+            case {"proxied_at": port}:
+                self.ports[self.inner_port] = port
             case {"release": True}:
                 self.faults.clear()
                 self.released.set()
@@ -644,6 +652,7 @@ def versions(values: list[int]) -> bytes:
 
 
 if __name__ == "__main__":
-    port, path, partitions, creates = sys.argv[1:]
+    port, inner_port, path, partitions, creates, proxied_at = sys.argv[1:]
     model = ModelBroker(port=int(port), partitions=int(partitions), creates=creates == "yes")
-    asyncio.run(ModelServer(model, Path(path)).run())
+    server = ModelServer(model, Path(path), inner_port=int(inner_port), proxied_at=int(proxied_at))
+    asyncio.run(server.run())

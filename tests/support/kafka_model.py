@@ -33,19 +33,29 @@ class ModelKafka(MockKafka):
     """
 
     name = "kafka-transactions"
+    WORDS = "ce_relay"  # of a batch on the wire
     may_double = False
 
     def __init__(self, folder: Path, *, partitions: int = 2, creates: bool = True) -> None:
         self.folder = folder
         self.port = choose_free_port()
+        self.inner_port = choose_free_port()  # for a proxy, see `proxied_at`
         self.servers = f"127.0.0.1:{self.port}"
-        self._words = [str(self.port), str(folder / "kafka.journal"), str(partitions), "yes" if creates else "no"]
+        self._proxy_port: int | None = None
+        self._words = [
+            str(self.port),
+            str(self.inner_port),
+            str(folder / "kafka.journal"),
+            str(partitions),
+            "yes" if creates else "no",
+        ]
         self._producer: Any = None
         self.start()
 
     def start(self) -> None:
         """Start it, with all that its journal has."""
-        program = [sys.executable, "-m", "tests.support.kafka_broker", *self._words]
+        told = str(self._proxy_port or self.inner_port)
+        program = [sys.executable, "-m", "tests.support.kafka_broker", *self._words, told]
         self._process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "listening\n"
@@ -65,6 +75,15 @@ class ModelKafka(MockKafka):
     def close(self) -> None:
         if self._process.poll() is None:
             self.kill()
+
+    def at(self, port: int) -> dict[str, Any]:
+        """Which of the options say that it is at another port."""
+        return {"bootstrap.servers": f"127.0.0.1:{port}"}
+
+    def proxied_at(self, port: int) -> None:
+        """A proxy to the inner port is here: from now on those who come by that are told so."""
+        self._proxy_port = port
+        self._ask(proxied_at=port)
 
     def topic(self, name: str, *, partitions: int = 2, max_bytes: int = 1_048_588) -> None:
         """Make a topic, or change one: it may have more partitions, and take larger or smaller record batches."""

@@ -24,6 +24,7 @@ SOURCES: dict[str, Any] = {
     "aws": lambda: sqs_source("letters.fifo", visibility=timedelta(seconds=3)),
     "nats": lambda: jetstream_source("LETTERS"),
     "kafka": lambda: kafka_source("letters"),
+    "kafka-transactions": lambda: kafka_source("letters", broker="kafka-transactions"),
 }
 
 letters = topic("letters", partitions=2)
