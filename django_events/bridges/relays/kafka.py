@@ -16,9 +16,10 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from django_events.bridges.brokers import check_package, name_of, shown
-from django_events.bridges.relays.targets import Bridge, Route
+from django_events.bridges.relays.targets import Bridge, Bridges, Route, TargetUnavailable
 from django_events.received import ReceivedEvent
 
 NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
@@ -30,7 +31,7 @@ class Kafka:
 
     topic: str | Callable[[ReceivedEvent], str]
     broker: str = "kafka"
-    transactional_id: str | None = None
+    transactional_id: str | Callable[[str], str] | None = None
 
     def __str__(self) -> str:
         return shown(self.broker, self.topic)
@@ -40,8 +41,11 @@ class Kafka:
             yield f"kafka has {self.topic!r}, expected the name of a topic, or a function of an event."
         if self.transactional_id is None:
             return
-        if not isinstance(self.transactional_id, str) or not self.transactional_id:
-            yield f"kafka has transactional_id={self.transactional_id!r}, expected a text that no other relay has."
+        if not callable(self.transactional_id) and not _is_id(self.transactional_id):
+            yield (
+                f"kafka has transactional_id={self.transactional_id!r}, expected a text that no other relay has, or a "
+                "function that makes one of a database's alias."
+            )
         if callable(self.topic):
             yield "kafka has a transactional_id and a function of an event: with transactions the topic is a name."
 
@@ -50,25 +54,56 @@ class Kafka:
 
     def route(self, event: ReceivedEvent, partition: int | None) -> Route:
         topic = name_of(self.topic, event, NAME, "the name of a topic: up to 249 letters, digits, dots, '_' and '-'")
-        log = self.transactional_id or ""
+        log = self._id_in(event.database)
         return Route(topic, f"{log}-{partition}" if log and partition is not None else log)
+
+    def _id_in(self, database: str) -> str:
+        """The transactional id of a database's relay, or nothing; TargetUnavailable if the function says none.
+
+        It is made of the alias alone, so that all events of a partition have the same.
+        """
+        if not callable(self.transactional_id):
+            return self.transactional_id or ""
+        found = self.transactional_id(database)
+        if not _is_id(found):
+            raise TargetUnavailable(
+                f"The function of transactional_id says {found!r} of {database!r}, expected a text."
+            )
+        return found
 
     def bridge(self) -> Bridge:
         made: Bridge
         if self.transactional_id is None:
             made = import_module("django_events.bridges.relays.kafka_bridge").KafkaBridge(self.topic, self.broker)
         else:
-            of_transactions = import_module("django_events.bridges.relays.kafka_transactions")
-            made = of_transactions.TransactionalKafkaBridge(self.topic, self.broker)
+            made = self._transactions().LoneKafkaBridge(self.bridges(), self.broker)
         return made
+
+    def bridges(self) -> Bridges | None:
+        """What the threads of a process share, if they do: the producers of transactions."""
+        if self.transactional_id is None:
+            return None
+        shared: Bridges = self._transactions().KafkaLogs(self.topic, self.broker)
+        return shared
+
+    def _transactions(self) -> Any:
+        return import_module("django_events.bridges.relays.kafka_transactions")
+
+
+def _is_id(transactional_id: object) -> bool:
+    return isinstance(transactional_id, str) and bool(transactional_id)
 
 
 def kafka(
-    topic: str | Callable[[ReceivedEvent], str], *, broker: str = "kafka", transactional_id: str | None = None
+    topic: str | Callable[[ReceivedEvent], str],
+    *,
+    broker: str = "kafka",
+    transactional_id: str | Callable[[str], str] | None = None,
 ) -> Kafka:
     """A relay's target: a topic of the Kafka that `DJANGO_EVENTS["BROKERS"]` has under this name.
 
     The options there are librdkafka's, like "bootstrap.servers". With a `transactional_id`, which no other relay of
-    that Kafka has, each event is there exactly once for who reads committed messages.
+    that Kafka has, each event is there exactly once for who reads committed messages. Where several databases relay, it
+    is a function of a database's alias, because each needs its own.
     """
     return Kafka(topic=topic, broker=broker, transactional_id=transactional_id)

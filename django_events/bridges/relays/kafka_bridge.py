@@ -62,9 +62,8 @@ class KafkaBridge:
 
     def _unroutable(self, message: RelayMessage) -> Unroutable | None:
         """Why a message can't go where the function says."""
-        if self._producer.has(message.route.to):
-            return None
-        return Unroutable(f"Kafka {self._broker!r} has no topic {message.route.to!r}.")
+        why = self._producer.lacks(message.route.to)
+        return None if why is None else Unroutable(f"Kafka {self._broker!r}: {why}.")
 
     def _judged(self, messages: Sequence[RelayMessage], answers: Sequence[Any]) -> Sequence[Exception | None]:
         judged: list[Exception | None] = []

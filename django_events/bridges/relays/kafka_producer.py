@@ -31,6 +31,7 @@ REFUSED = {
 }
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}  # another one has the transactional id by now
 REBOOTSTRAPS = 0x020A0000  # the version from which the client asks the configured servers again when it knows none
+ENDED = {"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE"}  # what the client says of messages when their transaction failed
 NO_TOPIC = {"UNKNOWN_TOPIC_OR_PART", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION"}
 SILENT = logging.Logger("django_events.relays.kafka", logging.CRITICAL + 1)
 # Errors about what is in a record batch, by Kafka's names; the last one is the client's own.
@@ -105,10 +106,11 @@ class KafkaProducer:
 
         return {"log_level": 0, **options, "error_cb": note}
 
-    def has(self, topic: str) -> bool:
-        """Whether there is such a topic, by now: asking for it creates it where the cluster does that.
+    def lacks(self, topic: str) -> str | None:
+        """Why nothing can be sent to a topic, if it isn't there by now.
 
-        Who may not see a topic is told the same of it, whether it is there or not.
+        Asking for it creates it where the cluster does that. Kafka says the same of a topic that the login may not see,
+        whether it is there or not.
         """
         deadline = time.monotonic() + min(self.seconds, CREATION)
         while topic not in self._there:
@@ -118,12 +120,14 @@ class KafkaProducer:
                     self._there.clear()
                 self._there.add(topic)
             elif error.name() not in NO_TOPIC:
-                return True
+                return None
+            elif error.name() == "TOPIC_AUTHORIZATION_FAILED":
+                return f"its login may not see the topic {topic!r}, if there is one ({error.str()})"
             elif error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
-                return False
+                return f"it has no topic {topic!r}"
             else:
                 time.sleep(0.1)
-        return True
+        return None
 
     def hand_over(self, message: RelayMessage, answered: Callable[[Any, Any], None]) -> Any:
         """Give a message to the client; returns the error with which the client refuses it, if it does."""
@@ -176,19 +180,33 @@ class KafkaProducer:
     def error_of(self, error: Any, **known: Any) -> TargetUnavailable | Overtaken:
         """Why nothing can be sent: what Kafka or its client says, and what that says of its connections."""
         if isinstance(error, KafkaError):
+            error = self._cause_of(error)
             if self._is_transactional and error.name() in FENCED:
                 return Overtaken()
             error = error.str()
         words = error if isinstance(error, str) else said(error, self._settings)
-        self.client.poll(0)  # the client says what it has heard while it is polled
+        with suppress(Exception):  # of a producer that has ended, it raises why
+            self.client.poll(0)  # the client says what it has heard while it is polled
         more = f" ({self._heard[0]})" if self._heard else ""
         return TargetUnavailable(f"Kafka {self._broker!r}: {masked(words + more, self._settings)}", **known)
+
+    def _cause_of(self, error: KafkaError) -> KafkaError:
+        """What made a transaction fail, where the client says no more than that it has dropped the messages of it.
+
+        It says the cause to who wants to go on. No transaction can begin while one is open, or has failed.
+        """
+        if self._is_transactional and error.name() in ENDED:
+            try:
+                self.client.begin_transaction()
+            except KafkaException as refused:
+                cause: KafkaError = refused.args[0]
+                return error if cause.name() == "_STATE" else cause
+        return error
 
     def unanswered(self, topic: str) -> str:
         """Why there is no answer: Kafka has none for a topic that isn't there."""
         with suppress(KafkaException):
-            if not self.has(topic):
-                return f"it has no topic {topic!r}"
+            return self.lacks(topic) or "no answer in time"
         return "no answer in time"
 
 

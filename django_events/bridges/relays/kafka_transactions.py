@@ -6,11 +6,16 @@ Each partition has a transactional id, like `shop.orders-3`. A batch is one tran
 id of the last event, as an offset of a group that has the same name. Kafka lets only the newest producer of a
 transactional id write. So a worker that was frozen can commit nothing any more; and whether a commit is done whose
 answer was lost, or whose worker was killed, the next producer finds out by the position.
+
+The threads of a process share their producers, `KafkaLogs`: a partition that another thread sends next goes on by the
+producer that is there.
 """
 
 import json
-from collections.abc import Sequence
-from contextlib import closing
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -19,50 +24,103 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from django_events.bridges.relays.answers import UNANSWERED
 from django_events.bridges.relays.kafka_producer import (
+    SECONDS,
     KafkaProducer,
     is_of_its_batch,
     largest_of,
     refusal,
     settings_of,
 )
-from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage
+from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, TargetUnavailable
+
+UNUSED = 300.0  # seconds, after which a producer ends: its partition may be another worker's by now
 
 
-class TransactionalKafkaBridge:
-    """A producer for each partition that is sent."""
-
-    largest: int | None = None
+class KafkaLogs:
+    """What one process writes by transactions: a log with a producer for each partition, whichever thread sends it."""
 
     def __init__(self, topic: str, broker: str) -> None:
         self._topic, self._broker = topic, broker
-        self._settings: dict[str, Any] = {}
         self._logs: dict[str, KafkaLog] = {}
+        self._finding = threading.Lock()
+
+    def bridge(self) -> "TransactionalKafkaBridge":
+        """One for a thread."""
+        return TransactionalKafkaBridge(self, self._broker)
+
+    @contextmanager
+    def held(self, name: str, settings: dict[str, Any]) -> Iterator["KafkaLog"]:
+        """A log, which no other thread uses until the block ends; TargetUnavailable if one does for too long."""
+        with self._finding:
+            if (log := self._logs.get(name)) is None:
+                log = self._logs[name] = KafkaLog(self._topic, name, self._broker, settings)
+            others = [one for one in self._logs.values() if one is not log]
+        for other in others:
+            other.close_if_unused()
+        if not log.used.acquire(timeout=log.seconds):
+            raise TargetUnavailable(f"Another thread of this worker still sends by the transactional id {name!r}.")
+        try:
+            yield log
+        finally:
+            log.used_at = time.monotonic()
+            log.used.release()
+
+    def close(self) -> None:
+        """End all producers, for a process that sends no more."""
+        with self._finding:
+            logs = list(self._logs.values())
+            self._logs.clear()
+        for log in logs:
+            log.close()
+
+
+class TransactionalKafkaBridge:
+    """How one thread sends by the producers of its process. It has none itself, so there is nothing to close."""
+
+    largest: int | None = None
+
+    def __init__(self, logs: KafkaLogs, broker: str) -> None:
+        self._logs, self._broker = logs, broker
+        self._settings: dict[str, Any] = {}
 
     def open(self) -> None:
         self._settings = settings_of(self._broker)
         self.largest = largest_of(self._settings)
 
     def newest(self, log: str) -> Newest | None:
-        if log not in self._logs:
-            self._logs[log] = KafkaLog(self._topic, log, self._broker, self._settings)
-        return self._logs[log].newest()
+        with self._logs.held(log, self._settings) as one:
+            return one.newest()
 
     def send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
-        return self._logs[messages[0].route.log].send(messages)  # all are of one partition
+        with self._logs.held(messages[0].route.log, self._settings) as one:  # all are of one partition
+            return one.send(messages)
 
     def close(self) -> None:
-        while self._logs:
-            self._logs.popitem()[1].close()
+        """A producer that an error happened to is closed by now, and others go on."""
+
+
+class LoneKafkaBridge(TransactionalKafkaBridge):
+    """One that shares no producer, as if it were alone in its process."""
+
+    def close(self) -> None:
+        self._logs.close()
 
 
 class KafkaLog:
-    """What is written by one transactional id. It has a producer while nothing else can have been written."""
+    """What is written by one transactional id, by one thread at a time: the one that has acquired `used`.
+
+    It has a producer while nothing else can have been written, and knows the newest event that it has. What one thread
+    knows of that may be older: another one may have sent more meanwhile, by the same producer.
+    """
 
     def __init__(self, topic: str, name: str, broker: str, settings: dict[str, Any]) -> None:
+        self.used, self.used_at = threading.Lock(), time.monotonic()
+        self.seconds: float = settings.get("timeout", SECONDS)
         self._topic, self._name = topic, name
         self._broker, self._settings = broker, settings
         self._producer: Any = None
         self._group: Any = None
+        self._newest: Newest | None = None
         self._one_by_one = False
 
     def newest(self) -> Newest | None:
@@ -71,10 +129,19 @@ class KafkaLog:
         From here on no earlier producer can write, and what one of them had not committed is gone.
         """
         if self._producer is None:
-            self._producer = KafkaProducer(self._broker, self._settings, transactional_id=self._name)
-            with self._producer.explained():
-                self._producer.client.poll(0)  # what logs in by a function of the settings does it then
-                self._producer.client.init_transactions(self._producer.seconds)
+            try:
+                self._newest = self._begin()
+            except BaseException:
+                self.close()
+                raise
+        return self._newest
+
+    def _begin(self) -> Newest | None:
+        """Make a producer, and ask Kafka what is there."""
+        self._producer = KafkaProducer(self._broker, self._settings, transactional_id=self._name)
+        with self._producer.explained():
+            self._producer.client.poll(0)  # what logs in by a function of the settings does it then
+            self._producer.client.init_transactions(self._producer.seconds)
         reading = {"group.id": self._name, "enable.auto.commit": False, "isolation.level": "read_committed"}
         with self._producer.explained():
             with closing(Consumer({**self._producer.connecting(), **reading})) as consumer:
@@ -90,8 +157,7 @@ class KafkaLog:
         if found.offset < 0:
             return None
         try:
-            said = json.loads(found.metadata or "")
-            return Newest(found.offset, said["id"], datetime.fromisoformat(said["time"]), said["relay"])
+            return _newest_of(found.offset, json.loads(found.metadata or ""))
         except (ValueError, TypeError, KeyError):
             raise self._producer.error_of(
                 f"the group {self._name!r} has an offset of {self._topic!r} that no relay has committed. A "
@@ -99,7 +165,8 @@ class KafkaLog:
             ) from None
 
     def send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
-        if self._producer is None:
+        """Send what is newer than all that is there; Overtaken if it isn't, or if nothing is known of what is there."""
+        if self._producer is None or self._has(messages[0]):
             raise Overtaken
         at_once = 1 if self._one_by_one else len(messages)
         self._one_by_one = False
@@ -108,7 +175,7 @@ class KafkaLog:
             with self._producer.explained():
                 while len(answers) < len(messages) and not any(answers):
                     answers += self._transaction(messages[len(answers) :][:at_once])
-        except Overtaken:
+        except BaseException:
             self.close()
             raise
         return answers
@@ -146,7 +213,12 @@ class KafkaLog:
                 raise self._producer.error_of(said)
         self._note_position(messages)
         client.commit_transaction(self._producer.seconds)
+        if messages and not messages[-1].redriven:
+            self._newest = _newest_of(messages[-1].event_id, messages[-1].attributes)
         return [*answers, *refused]
+
+    def _has(self, message: RelayMessage) -> bool:
+        return self._newest is not None and not message.redriven and message.event_id <= self._newest.event_id
 
     def _note_position(self, messages: Sequence[RelayMessage]) -> None:
         """As part of the transaction. A dead letter says nothing of what is in front of it."""
@@ -157,7 +229,20 @@ class KafkaLog:
         position = TopicPartition(self._topic, 0, last.event_id, said)
         self._producer.client.send_offsets_to_transaction([position], self._group, self._producer.seconds)
 
+    def close_if_unused(self) -> None:
+        """End the producer of a partition that this process has not sent for a while."""
+        if time.monotonic() - self.used_at > UNUSED and self.used.acquire(blocking=False):
+            try:
+                self.close()
+            finally:
+                self.used.release()
+
     def close(self) -> None:
+        """End the producer. What it has not committed, the next one of its id ends."""
         if self._producer is not None:
             self._producer.close()
             self._producer = None
+
+
+def _newest_of(event_id: int, said: Mapping[str, str]) -> Newest:
+    return Newest(event_id, said["id"], datetime.fromisoformat(said["time"]), said["relay"])

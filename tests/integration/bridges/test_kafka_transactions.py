@@ -4,22 +4,25 @@ import gc
 import json
 import os
 import uuid
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from django.db import connections
 from django.test import override_settings
 
 from django_events import Backoff, declarations
 from django_events import kafka as kafka_topic
+from django_events.bridges.relays import kafka_transactions
 from django_events.bridges.relays.relaying import Relaying
 from django_events.bridges.relays.targets import Overtaken
 from django_events.consuming.handlers import FailedAt
 from django_events.models import DeadLetter
 from django_events.models.functions import ClockTimestamp
-from django_events.operations import redrive, rewind
+from django_events.operations import redrive, repartition, rewind
 from django_events.testing import check_target
-from tests.support.fix_consumers import dead_letters, position_of, positions, serve_due
+from tests.support.fix_consumers import dead_letters, exhaust, position_of, positions, serve_due, working
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_relays import received
 from tests.support.kafka_model import ModelKafka
@@ -269,6 +272,215 @@ def test_each_partition_has_a_producer_of_its_own(lanes, make_relay, model):
     assert sum(bool(model.offsets(f"lanes-{n}")) for n in range(lanes.partitions)) > 1
 
 
+@pytest.fixture
+def threads_of_a_worker():
+    """Two threads, each of which does what it is given, and says how that ended."""
+    with ExitStack() as stack:
+        pools = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(2)]
+        yield [lambda work, *given, pool=pool: pool.submit(work, *given).result() for pool in pools]
+        for pool in pools:
+            pool.submit(connections.close_all).result()
+
+
+def epochs(model, *ids):
+    """How many producers each transactional id had, but for the first."""
+    return [epoch for _, epoch in map(model.transaction, ids)]
+
+
+def test_the_threads_of_a_worker_share_a_producer(things, make_transactional, model, threads_of_a_worker):
+    """A partition that moves from one to the other and back keeps no producer out."""
+    relay = make_transactional()
+    fill_topic(things, *range(12), key="k")
+    events, relaying = received(), Relaying(relay)
+    first, second = threads_of_a_worker
+    for begin in range(0, 12, 4):
+        first(relaying, events[begin : begin + 2])
+        second(relaying, events[begin + 2 : begin + 4])
+    relaying.close()
+
+    assert addresses(model) == of(*range(1, 13))
+    assert epochs(model, "to-kafka-0") == [0]
+
+
+def test_a_thread_sends_nothing_that_another_one_has_sent(things, make_transactional, model, threads_of_a_worker):
+    """The other one lost its lease before it could settle what it had sent, by the producer that both have."""
+    relay = make_transactional()
+    fill_topic(things, *range(9), key="k")
+    events, relaying = received(), Relaying(relay)
+    first, second = threads_of_a_worker
+    first(relaying, events[:3])
+    second(relaying, events[3:6])
+    first(relaying, events[3:])
+    relaying.close()
+
+    assert addresses(model) == of(*range(1, 10))
+    assert epochs(model, "to-kafka-0") == [0]
+
+
+def test_one_thread_at_a_time_has_a_producer(things, make_transactional, model, threads_of_a_worker):
+    relay = make_transactional()
+    fill_topic(things, *range(4), key="k")
+    events, relaying = received(), Relaying(relay)
+    first, second = threads_of_a_worker
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": {**model.options, "timeout": 0.5}}}):
+        first(relaying, events[:2])
+        with relaying._shared.held("to-kafka-0", {}), pytest.raises(FailedAt) as failed:
+            second(relaying, events[2:])
+    assert "Another thread of this worker still sends by the transactional id 'to-kafka-0'" in str(failed.value.error)
+    second(relaying, events[2:])
+    relaying.close()
+
+    assert addresses(model) == of(*range(1, 5))
+    assert epochs(model, "to-kafka-0") == [0]
+
+
+@pytest.mark.parametrize("api", ["Produce", "EndTxn"])
+def test_a_thread_that_was_held_up_doubles_nothing_when_it_goes_on(
+    things, make_transactional, model, threads_of_a_worker, api
+):
+    """Its batch, or its commit, comes to Kafka when another thread has sent the same events."""
+    relay = make_transactional()
+    fill_topic(things, *range(9), key="k")
+    events, relaying = received(), Relaying(relay)
+    first, second = threads_of_a_worker
+    first(relaying, events[:3])
+    model.fault("hold", api)
+    with pytest.raises(FailedAt):
+        first(relaying, events[3:6])
+    second(relaying, events[3:6])
+    model.release()
+    second(relaying, events[6:8])
+    first(relaying, events[8:])
+    relaying.close()
+
+    assert addresses(model) == of(*range(1, 10))
+
+
+def test_an_error_of_one_partition_leaves_the_producers_of_others(lanes, make_relay, model):
+    for n in range(20):
+        fill_topic(lanes, n, key=f"k{n}")
+    relay = make_relay(lanes, to=kafka_topic("lanes", transactional_id="lanes"))
+    by_partition = {}
+    for event in received(topic="lanes"):
+        by_partition.setdefault(event.partition, []).append(event)
+    (one, events), (other, others) = list(by_partition.items())[:2]
+    relaying = Relaying(relay)
+    relaying(events[:1])
+    relaying(others[:1])
+    model.fault("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "EndTxn", times=-1)
+    with pytest.raises(FailedAt) as failed:
+        relaying(events[1:])
+    assert "authorization failed" in str(failed.value.error)
+    model.release()
+    relaying(others[1:])
+    relaying(events[1:])
+    relaying.close()
+
+    replaced, kept = epochs(model, f"lanes-{one}", f"lanes-{other}")
+    assert (replaced > 0, kept) == (True, 0)
+
+
+def test_there_are_as_many_producers_as_partitions_however_many_threads_take_them_by_turns(lanes, make_relay, model):
+    relay = make_relay(lanes, to=kafka_topic("lanes", transactional_id="lanes"))
+    with working(relay, threads=3):
+        for first in range(0, 200, 20):
+            for n in range(first, first + 20):
+                fill_topic(lanes, n, key=f"k{n}")
+            wait_until(lambda end=first + 20: len(model.entries("lanes")) == end, what="all events in Kafka")
+
+    assert epochs(model, *(f"lanes-{n}" for n in range(4))) == [0, 0, 0, 0]
+    assert sorted(int(entry.data) for entry in model.entries("lanes")) == list(range(200))
+
+
+def test_a_producer_that_is_not_used_any_more_ends(lanes, make_relay, model, monkeypatch):
+    """Its partition may be another worker's by now. When it comes back, the next producer knows what is there."""
+    for n in range(20):
+        fill_topic(lanes, n, key=f"k{n}")
+    relay = make_relay(lanes, to=kafka_topic("lanes", transactional_id="lanes"))
+    by_partition = {}
+    for event in received(topic="lanes"):
+        by_partition.setdefault(event.partition, []).append(event)
+    (one, events), (other, others) = list(by_partition.items())[:2]
+    relaying = Relaying(relay)
+    relaying(events[:1])
+    monkeypatch.setattr(kafka_transactions, "UNUSED", 0.0)
+    before = threads()
+    relaying(others)
+    wait_until(lambda: threads() <= before, what="the end of the first producer's threads")
+    relaying(events)
+    relaying.close()
+
+    assert epochs(model, f"lanes-{one}", f"lanes-{other}") == [1, 0]
+    assert addresses(model, "lanes") == sorted(
+        (event.address for event in events + others), key=lambda address: int(address.split("/")[1])
+    )
+
+
+@pytest.mark.parametrize("api", ["AddPartitionsToTxn", "Produce", "AddOffsetsToTxn", "TxnOffsetCommit"])
+def test_a_login_without_the_right_is_told_so_and_not_what_the_client_makes_of_it(
+    things, make_transactional, model, api
+):
+    fill_topic(things, *range(3), key="k")
+    relay = make_transactional()
+    answer = "GROUP_AUTHORIZATION_FAILED" if "Offset" in api else "TOPIC_AUTHORIZATION_FAILED"
+    model.fault(answer, api, times=-1)
+    serve_due(relay)
+    said = position_of(relay).error
+    assert ("Group" if "Offset" in api else "Topic") + " authorization failed" in said
+    assert "Purged" not in said and "Erroneous state" not in said
+    model.release()
+    serve_until(relay, 3)
+
+    assert addresses(model) == of(1, 2, 3)
+
+
+def test_a_dead_letter_is_sent_by_the_partition_that_it_is_in_by_now(lanes, make_relay, model):
+    """By the producer of its former partition, it would keep out the worker that has that one."""
+    broken = set()
+
+    def transform(event):
+        assert event.value not in broken
+        return event.value
+
+    relay = make_relay(lanes, to=kafka_topic("lanes", transactional_id="lanes"), transform=transform)
+    for n in range(20):
+        fill_topic(lanes, n, key=f"k{n}")
+    late = next(event for event in received(topic="lanes") if event.partition > 1)
+    broken.add(late.value)
+    exhaust(relay)
+    assert [letter.event_id for letter in dead_letters(relay)] == [late.id]
+    before = epochs(model, f"lanes-{late.partition}")
+    repartition(lanes, 2)
+    serve_due(relay)
+    broken.clear()
+    redrive(DeadLetter.objects.all())
+    serve_due(relay)
+
+    assert dead_letters(relay) == []
+    assert sorted(int(entry.data) for entry in model.entries("lanes")) == list(range(20))
+    assert epochs(model, f"lanes-{late.partition}") == before
+
+
+def test_a_function_says_the_id_of_a_database(things, make_relay, model):
+    """Shards relay to one Kafka, and each has ids of its own."""
+    fill_topic(things, 1, 2)
+    relay = make_relay(things, to=kafka_topic("shop.things", transactional_id=lambda alias: f"shop-{alias}"))
+    serve_due(relay)
+
+    assert addresses(model) == of(1, 2)
+    assert model.offsets("shop-default-0")["shop.things", 0][0] == 2
+
+
+@pytest.mark.parametrize("id", [None, "", 7])
+def test_a_function_that_says_no_id_holds_up_its_relay_and_kills_no_event(things, make_relay, model, id):
+    fill_topic(things, 1, 2)
+    relay = make_relay(things, to=kafka_topic("shop.things", transactional_id=lambda alias: id))
+    serve_due(relay)
+
+    assert f"The function of transactional_id says {id!r} of 'default', expected a text." in position_of(relay).error
+    assert (position_of(relay).attempts, position_of(relay).retry_at is None) == (0, False)
+
+
 @pytest.mark.parametrize(
     ("option", "said"),
     [
@@ -309,7 +521,7 @@ def test_a_function_whose_topic_is_not_there_holds_up_nothing_for_ever(things, m
             fill_topic(things, kind, type=kind, key="k")
         relay = make_relay(things, to=kafka_topic(lambda event: event.type), retry=Backoff(attempts=2))
         serve_due(relay)
-        assert "Kafka 'kafka' has no topic 'bad'" in position_of(relay).error
+        assert "Kafka 'kafka': it has no topic 'bad'" in position_of(relay).error
         assert position_of(relay).attempts == 1
         serve_until(relay, 3)
 
