@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC
 from itertools import pairwise
 from typing import Any
 
@@ -177,6 +178,29 @@ def test_what_is_lost_on_the_way_is_sent_again_and_an_answer_that_is_lost_double
     site.proxy.come_back()
     site.wait_until_done()
     site.processes.wait_until(lambda: "can send again" in site.processes.log_of("run_consumer"), what="its end")
+
+    site.check()
+
+
+@pytest.mark.parametrize("site", ["redis", pytest.param("kafka-transactions/2", marks=pytest.mark.slow)], indirect=True)
+def test_an_outage_is_the_same_one_for_the_worker_after_one_that_was_killed_in_it(site: Site):
+    """It is told since when the target is down, and not since when the worker is there."""
+    since = "SELECT failing_since FROM django_events_position WHERE failing_since IS NOT NULL"
+    first = site.worker()
+    site.broker.kill()
+    site.send(1)
+    site.processes.wait_until(lambda: site.connection.execute(since).fetchall(), what="the outage in the database")
+    began = site.connection.execute(since).fetchall()
+    first.kill()
+    first.wait()
+    second = site.worker()
+    site.processes.wait_until(lambda: "can't send since" in site.processes.said(second), what="the outage in its log")
+    [(noted,)] = began
+    assert f"can't send since {noted.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" in site.processes.said(second)
+    assert site.connection.execute(since).fetchall() == began
+    site.broker.start()
+    site.wait_until_done()
+    assert site.connection.execute(since).fetchall() == []
 
     site.check()
 
