@@ -17,7 +17,7 @@ from django_events.models import DeadLetter, Event
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.lag import standings
 from django_events.observing.problems import find_problems
-from django_events.operations import redrive, rewind
+from django_events.operations import redrive, repartition, rewind
 from django_events.retries import RetryLater
 from tests.support.fix_consumers import (
     dead_letters,
@@ -411,6 +411,34 @@ def test_one_redrive_before_anything_else_hides_no_event_and_doubles_none(things
     second.close()
 
     assert addresses(redis) == [f"things/{n}" for n in (3, 1, 2, 4, 5, 5, 6)]
+
+
+def test_a_dead_letter_goes_where_its_key_is_after_the_topic_was_divided_anew(lanes, make_relay, redis):
+    """Readers of the streams of former partitions may be through with them, and those of JetStream may be gone."""
+    broken = set()
+
+    def transform(event):
+        assert event.value not in broken
+        return event.value
+
+    for n in range(20):
+        fill_topic(lanes, n, key=f"k{n}")
+    relay = make_relay(lanes, to=redis_stream("lanes"), transform=transform)
+    late = Event.objects.filter(partition__gt=1).order_by("id").first()
+    broken.add(late.value)
+    exhaust(relay)
+    repartition(lanes, 2)
+    serve_due(relay)
+    fill_topic(lanes, "the next of its key", key=late.key)
+    serve_due(relay)
+    broken.clear()
+    redrive(DeadLetter.objects.all())
+    serve_due(relay)
+
+    assert dead_letters(relay) == []
+    [there] = {entry.log for entry in redis.entries("lanes:*") if "the next of its key" in entry.data}
+    assert [entry.log for entry in redis.entries("lanes:*") if entry.address == f"lanes/{late.id}"] == [there]
+    assert there in ("lanes:0", "lanes:1")
 
 
 def test_a_dead_letter_is_not_sent_to_the_stream_of_another_relay(things, make_relay, redis):

@@ -138,6 +138,15 @@ def test_what_is_sent_in_front_ends_it_and_another_one_begins(shut, door):
     assert 0 <= minutes(shut) < 2
 
 
+def test_in_a_batch_too(shut, door):
+    door.takes, relaying = 1, Relaying(shut)
+    with pytest.raises(FailedAt) as failed:
+        relaying(received())
+
+    assert (failed.value.index, door.taken) == (1, ["things/1"])
+    assert failed.value.error.since - since(shut) > timedelta(minutes=59)
+
+
 def test_an_error_of_the_event_itself_ends_it(things, make_relay, door):
     broken = []
 
