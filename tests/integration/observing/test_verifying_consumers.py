@@ -94,7 +94,7 @@ def test_a_time_that_no_client_reads_is_refused(lanes, make_consumer, make_queue
     assert queue.claim(1) is not None
     for table, columns in {
         "consumer": ["paused_at", "held_until"],
-        "position": ["retry_at", "stopped_at", "leased_until", "served_at"],
+        "position": ["retry_at", "failing_since", "stopped_at", "leased_until", "served_at"],
         "delivery": ["visible_at"],
         "deliverylease": ["leased_until"],
         "deadletter": ["redrive_at"],
