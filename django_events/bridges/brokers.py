@@ -17,6 +17,7 @@ from django_events.received import ReceivedEvent
 
 HIDDEN = "•••"
 LONGEST_REASON = 500
+SHORT = 4  # characters: a secret with fewer is a part of words that say nothing of it
 LONGEST_NAME = 1_000  # bytes of the name of a target: NATS takes 4,096 in a line with what else is there
 
 
@@ -67,14 +68,29 @@ def _can_be_sent(name: str) -> bool:
 
 def said(error: BaseException, options: Mapping[str, Any]) -> str:
     """What an error says, without anything that is secret in the options of a broker."""
-    return masked(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, options)
+    named = type(error).__name__
+    return f"{named}: {masked(str(error), options)}"[:LONGEST_REASON] if str(error) else named
 
 
 def masked(text: str, options: Mapping[str, Any]) -> str:
-    """A text without anything that is secret in the options of a broker, and not too long."""
+    """A text without anything that is secret in the options of a broker, and not too long.
+
+    A short secret is masked where it stands by itself: within other words nothing is said by it. What is left around
+    a single character would tell which one it is, so then nothing of the text is left.
+    """
     for secret in sorted(set(_secrets(options)), key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
+        if len(secret) >= SHORT:
+            text = text.replace(secret, HIDDEN)
+        elif (by_itself := _by_itself(secret)).search(text) is not None:
+            text = HIDDEN if len(secret) == 1 else by_itself.sub(HIDDEN, text)
     return text[:LONGEST_REASON]
+
+
+def _by_itself(secret: str) -> re.Pattern[str]:
+    """A secret that isn't a part of a longer word or number."""
+    before = r"(?<!\w)" if re.match(r"\w", secret) else ""
+    behind = r"(?!\w)" if re.search(r"\w\Z", secret) else ""
+    return re.compile(before + re.escape(secret) + behind)
 
 
 def unmade(error: BaseException, options: Mapping[str, Any]) -> str:
@@ -99,7 +115,7 @@ def _secrets(options: Any, name: str = "") -> Iterator[str]:
             # Clients split a login with "/", "#" or "?" in it elsewhere, and their errors have a part of it.
             login = options.rpartition("@")[0].rpartition("//")[2]
             for part in (login, login.partition(":")[2], login.partition(":")[0], *_SPLITTING.split(login)):
-                yield from (found for found in (part, unquote(part)) if len(found) > 1)
+                yield from (found for found in (part, unquote(part)) if found)
         if any(word in name.lower() for word in _SECRET):
             yield options
 

@@ -129,6 +129,29 @@ def test_what_an_error_says_has_nothing_secret_of_the_options():
     assert found == f"ValueError: no {HIDDEN}, {HIDDEN}, {HIDDEN}, {HIDDEN} or {HIDDEN} for {HIDDEN} at 10.0.0.5"
 
 
+@pytest.mark.parametrize(
+    ("options", "text", "found"),
+    [
+        # One character, which the words around it would tell.
+        ({"password": "a"}, "invalid password 'a' of a user", HIDDEN),
+        ({"password": "1"}, "no answer of 127.0.0.1:11", HIDDEN),
+        ({"password": "ä"}, "ä", HIDDEN),
+        ({"url": "redis://worker:x@host"}, "can't read 'x' as a port", HIDDEN),
+        ({"url": "redis://worker:tops3cret/2@host"}, "can't read '2@host'", HIDDEN),
+        ({"password": "a"}, "no answer", "no answer"),
+        ({"password": "?"}, "a word?", HIDDEN),
+        # Two or three, which are a part of other words.
+        ({"username": "app"}, "app may not use this application", f"{HIDDEN} may not use this application"),
+        ({"password": "/2x"}, "can't read tops3cret/2x, but 2x", f"can't read tops3cret{HIDDEN}, but 2x"),
+        ({"password": "x.+"}, "x.+, xyz and x.++", f"{HIDDEN}, xyz and {HIDDEN}+"),
+        # More.
+        ({"password": "word"}, "a password", f"a pass{HIDDEN}"),
+    ],
+)
+def test_a_short_secret_is_in_no_error_and_can_not_be_guessed_from_what_is_left(options, text, found):
+    assert said(ValueError(text), options) == f"ValueError: {found}"
+
+
 @pytest.mark.parametrize("login", [":first/w0rdrest", "default:first#w0rdrest", "worker:first?w0rdrest"])
 def test_a_password_that_a_client_splits_is_in_no_error_in_no_part(login):
     options = {"redis": {"url": f"redis://{login}@127.0.0.1:1/0"}, "nats": {"servers": [f"nats://{login}@127.0.0.1:1"]}}
