@@ -22,11 +22,16 @@ def once(queue: str, body: str) -> dict[str, str]:
 
 
 class Aws:
-    """SQS and SNS."""
+    """SQS and SNS. What a relay sends is read from a queue, which is of SQS and FIFO here."""
 
     name = "aws"
     WORDS = "SendMessageBatch"
-    may_double = False  # the queue is a FIFO queue, and tests take less than five minutes
+    QUEUE = "parcels.fifo"
+    LETTERS = "letters.fifo"
+    may_double = False  # the queue remembers what it has taken
+    keeps_order = True
+    KEYS = 41  # of what is relayed: some requests go side by side
+    GROUPS = 7  # of letters
 
     def __init__(self, folder: Path | None = None) -> None:
         self.port = choose_free_port()
@@ -39,8 +44,9 @@ class Aws:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
         self._read: list[Entry] = []
+        self._known: dict[str, tuple[Any, str]] = {}
         if folder is not None:
-            self.make_queue("parcels.fifo")
+            self.make_queue(self.QUEUE)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -81,18 +87,29 @@ class Aws:
         return arn
 
     def send(self, queue: str, *bodies: str, **more: Any) -> None:
-        client = self.client("sqs")
-        url = client.get_queue_url(QueueName=queue)["QueueUrl"]
+        client, url = self._reached(queue)
         for body in bodies:
             client.send_message(QueueUrl=url, MessageBody=body, **more, **once(queue, body))
 
+    def _reached(self, queue: str) -> tuple[Any, str]:
+        """A client, which takes long to make, and the URL of a queue."""
+        if queue not in self._known:
+            client = self.client("sqs")
+            self._known[queue] = client, client.get_queue_url(QueueName=queue)["QueueUrl"]
+        return self._known[queue]
+
+    def put(self, queue: str, body: str, group: str = "one") -> None:
+        """One message, of this group if the queue has any."""
+        groups = {"MessageGroupId": group} if queue.endswith(".fifo") else {}
+        self.send(queue, body, **groups)
+
     def send_letters(self, numbers: Iterable[int]) -> None:
-        self.send("letters.fifo", *map(str, numbers), MessageGroupId="one")
+        for number in numbers:
+            self.put(self.LETTERS, str(number), str(number % self.GROUPS))
 
     def messages(self, queue: str) -> list[dict[str, Any]]:
         """All that is in a queue, which is empty then."""
-        client, found = self.client("sqs"), []
-        url = client.get_queue_url(QueueName=queue)["QueueUrl"]
+        (client, url), found = self._reached(queue), []
         while messages := client.receive_message(
             QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"], MessageSystemAttributeNames=["All"]
         ).get("Messages"):
@@ -101,16 +118,16 @@ class Aws:
                 client.delete_message(QueueUrl=url, ReceiptHandle=one["ReceiptHandle"])
         return found
 
-    def entries(self, queue: str = "parcels.fifo") -> list[Entry]:
-        """All that was ever found in a queue."""
-        for one in self.messages(queue):
+    def entries(self, queue: str = "") -> list[Entry]:
+        """All that was ever found in a queue. It is empty then."""
+        for one in self.messages(queue or self.QUEUE):
             attributes = {name: value["StringValue"] for name, value in one["MessageAttributes"].items()}
-            data = json.dumps(json.loads(one["Body"])["data"])
+            data = json.dumps(json.loads(one["Body"]).get("data"))
             self._read.append(Entry(queue, attributes["ce_id"], attributes, data, one["MessageId"]))
         return self._read
 
     def clear(self) -> None:
-        self._read = []
+        self._read, self._known = [], {}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/moto-api/reset", method="POST")
         urllib.request.urlopen(request, timeout=10).close()
 
@@ -127,3 +144,34 @@ class Aws:
         self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
+
+
+class StandardAws(Aws):
+    """The same with queues that have no order."""
+
+    name = "aws-standard"
+    QUEUE = "parcels"
+    LETTERS = "letters"
+    may_double = True
+    keeps_order = False
+
+
+class Sns(Aws):
+    """A FIFO topic, which hands on to a FIFO queue."""
+
+    name = "sns"
+    WORDS = "Action=PublishBatch"
+
+    def __init__(self, folder: Path | None = None) -> None:
+        super().__init__(folder)
+        if folder is not None:
+            self.make_topic(self.QUEUE, self.QUEUE)
+
+
+class StandardSns(Sns):
+    """A topic without order, which hands on to a queue without order."""
+
+    name = "sns-standard"
+    QUEUE = "parcels"
+    may_double = True
+    keeps_order = False

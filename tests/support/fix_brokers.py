@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from django.test import override_settings
 
-from tests.support.aws_server import Aws
+from tests.support.aws_server import Aws, Sns, StandardAws, StandardSns
 from tests.support.brokers import NATS, REDIS, MockKafka, Nats, Redis
 from tests.support.kafka_model import ModelKafka
 from tests.support.nats_cluster import NatsCluster
@@ -30,7 +30,7 @@ KINDS = {
     "kafka": Kind(MockKafka, sys.executable),
     "kafka-transactions": Kind(ModelKafka, sys.executable),
     "rabbitmq": Kind(RabbitMQ, RABBITMQ, "rabbitmq-server"),
-    "aws": Kind(Aws, sys.executable),
+    **{one.name: Kind(one, sys.executable) for one in (Aws, StandardAws, Sns, StandardSns)},
 }
 
 

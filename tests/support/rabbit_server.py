@@ -143,16 +143,20 @@ class RabbitMQ:
             for body in bodies:
                 channel.basic_publish(amqp.Message(body, delivery_mode=2, **properties), "", queue)
 
-    def send_letters(self, numbers: Iterable[int]) -> None:
-        """Messages with these numbers, each of which is confirmed."""
+    def put(self, queue: str, bodies: Iterable[bytes], *, name: str = "letter") -> None:
+        """Messages with these bodies, each of which is confirmed and has a name of its own."""
         import amqp
 
         with closing(amqp.Connection(host=f"127.0.0.1:{self.port}", confirm_publish=True)) as connection:
             connection.connect()
             channel = connection.channel()
-            for number in numbers:
-                made = amqp.Message(str(number).encode(), delivery_mode=2, message_id=f"letter {number}")
-                channel.basic_publish(made, "", "letters")
+            for body in bodies:
+                named = f"{name} {body.decode('latin-1')}"
+                channel.basic_publish(amqp.Message(body, delivery_mode=2, message_id=named), "", queue)
+
+    def send_letters(self, numbers: Iterable[int]) -> None:
+        """Messages with these numbers."""
+        self.put("letters", [str(number).encode() for number in numbers])
 
     def entries(self, queue: str = "parcels") -> list[Entry]:
         """All that was ever found in a queue. It is empty then."""

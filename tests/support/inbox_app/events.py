@@ -22,6 +22,7 @@ SOURCES: dict[str, Any] = {
     "redis": lambda: redis_source("letters"),
     "rabbitmq": lambda: rabbitmq_source("letters"),
     "aws": lambda: sqs_source("letters.fifo", visibility=timedelta(seconds=3)),
+    "aws-standard": lambda: sqs_source("letters", broker="aws-standard", visibility=timedelta(seconds=3)),
     "nats": lambda: jetstream_source("LETTERS"),
     "kafka": lambda: kafka_source("letters"),
     "kafka-transactions": lambda: kafka_source("letters", broker="kafka-transactions"),
