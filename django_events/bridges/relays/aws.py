@@ -1,27 +1,30 @@
-"""What bridges to SQS and SNS share: a client, requests of up to ten messages, and what is said of their answers.
+"""What bridges to SQS and SNS share: a client, requests side by side, and what is said of their answers.
 
 FIFO queues and topics keep the order of a message group, and drop what has the deduplication id of something that they
-took within five minutes. An event's group is its key. A request has a group once: an entry of it may fail alone, and
-then nothing later of its key may have gone in front of it.
+took within five minutes. An event's group is its key. `aws_batches` says which messages a request has.
 """
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from contextvars import copy_context
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from django_events.bridges.brokers import options_of, said, unmade
 from django_events.bridges.relays.answers import UNANSWERED, Unroutable, judged
+from django_events.bridges.relays.aws_batches import MOST_BYTES, AwsBatch, Pace
 from django_events.bridges.relays.targets import Newest, RelayMessage, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady
 from django_events.received import ReceivedEvent
 
 SECONDS = 10.0  # for a connection and for an answer, where the settings don't say
-MOST_ENTRIES = 10  # of a request
-MOST_BYTES = 2**18  # of a request with several messages: what SNS and older queues take
 THROTTLED_FOR = timedelta(seconds=1)
+SLOWER_AFTER = 0.25  # seconds, where AWS wants fewer requests than go side by side
 FORMS = ("cloudevent", "value")  # a message has at most ten attributes, too few for those of a CloudEvent
 ALLOWED_ID = re.compile(r"[!-~]{1,128}")  # of groups and deduplication ids
 NOT_TAKEN = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -49,6 +52,7 @@ class AwsBridge:
         self._named = named
         self._options: Mapping[str, Any] = {}
         self._client: Any = None
+        self._pace = Pace()
 
     def open(self) -> None:
         try:
@@ -59,21 +63,21 @@ class AwsBridge:
             self._client = client_of(self.service, self._options)
         except Exception as error:
             raise TargetUnavailable(f"AWS {self._broker!r}: {unmade(error, self._options)}.") from None
+        self._pace = Pace(connections_of(self._client))
 
     def newest(self, log: str) -> Newest | None:
         return None
 
     def send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
-        entries: list[Any] = [self._entry(index, message) for index, message in enumerate(messages)]
-        answers: list[Any] = [one if isinstance(one, Exception) else UNANSWERED for one in entries]
-        alone: set[int] = set()  # a request with several of them was refused as a whole
+        batch = AwsBatch(messages, [self._entry(index, message) for index, message in enumerate(messages)])
         try:
-            while waiting := [index for index, answer in enumerate(answers) if answer is UNANSWERED]:
-                together = self._together(messages, entries, waiting, alone)
-                self._request(messages[together[0]].route.to, [entries[index] for index in together], answers, alone)
+            with ThreadPoolExecutor(self._pace.most) as pool:
+                while self._send_side_by_side(batch, pool):
+                    self._pace.slow_down()
+                    time.sleep(SLOWER_AFTER)
         except TargetUnavailable as error:
-            return judged(messages, answers, error)
-        return answers
+            return judged(messages, batch.answers, error)
+        return batch.answers
 
     def close(self) -> None:
         if self._client is not None:
@@ -81,11 +85,11 @@ class AwsBridge:
                 self._client.close()
 
     def address(self, name: str) -> str:
-        """Where requests for a name go."""
+        """Where requests for a name go. Several threads ask at once."""
         return name
 
     def ask(self, address: str, entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Send a request, and return the answer of AWS."""
+        """Send a request, and return the answer of AWS. Several threads ask at once."""
         raise NotImplementedError
 
     def entry(self, text: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,48 +111,53 @@ class AwsBridge:
             made["MessageDeduplicationId"] = once_of(message)
         return made
 
-    def _together(
-        self, messages: Sequence[RelayMessage], entries: Sequence[Any], waiting: Sequence[int], alone: set[int]
-    ) -> list[int]:
-        """The messages of the next request: of one queue, a group of it once, the oldest first."""
-        first, size = waiting[0], 0
-        to, fifo = messages[first].route.to, is_fifo(messages[first].route.to)
-        together: list[int] = []
-        groups: set[str] = set()
-        for index in waiting:
-            message = messages[index]
-            if message.route.to != to or len(together) == MOST_ENTRIES:
-                continue
-            if fifo and (group := entries[index]["MessageGroupId"]) in groups:
-                continue
-            if together and (index in alone or first in alone or size + message.size > MOST_BYTES):
-                if not fifo:
-                    continue
-                groups.add(group)  # what is behind it in its group waits, too
-                continue
-            together.append(index)
-            size += message.size
-            if fifo:
-                groups.add(group)
-        return together
+    def _send_side_by_side(self, batch: AwsBatch, pool: Executor) -> bool:
+        """Send what waits; returns whether that has to go on with fewer requests at once, because AWS wants less.
 
-    def _request(self, name: str, entries: Sequence[Mapping[str, Any]], answers: list[Any], alone: set[int]) -> None:
-        """Send some messages, and note the answers; TargetUnavailable if there are none."""
-        indexes = [int(entry["Id"]) for entry in entries]
+        After an error nothing more is sent, and what is under way is waited for: then TargetUnavailable is raised.
+        """
+        under_way: dict[Future[Mapping[str, Any]], list[int]] = {}
+        errors: list[TargetUnavailable] = []
+        most = 0
+        while True:
+            while not errors and len(under_way) < self._pace.at_once and (together := batch.take()):
+                asking = partial(self._asked, *batch.request(together))
+                under_way[pool.submit(copy_context().run, asking)] = together
+            if not under_way:
+                break
+            most = max(most, len(under_way))
+            for asked in wait(under_way, return_when=FIRST_COMPLETED).done:
+                together = under_way.pop(asked)
+                try:
+                    self._note(batch, together, asked)
+                    self._pace.note_answer()
+                except TargetUnavailable as error:
+                    errors.append(error)
+                batch.give_back(together)
+        if errors and not (most > 1 and all(error.asked_for is not None for error in errors)):
+            raise next((error for error in errors if error.asked_for is not None), errors[0])
+        return bool(errors)
+
+    def _asked(self, name: str, entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        return self.ask(self.address(name), entries)
+
+    def _note(self, batch: AwsBatch, together: Sequence[int], asked: Future[Mapping[str, Any]]) -> None:
+        """Note what AWS says of these messages; TargetUnavailable if it is of more than one message."""
+        answers, (name, _) = batch.answers, batch.request(together)
         try:
-            answer = self.ask(self.address(name), entries)
+            answer = asked.result()
         except Exception as error:
             code = code_of(error)
             is_of_target = code in NOT_THERE or _is_of_target(code, str(error))
             if is_of_target and callable(self._named):
-                for index in indexes:
+                for index in together:
                     answers[index] = self._unroutable(name, error)
             elif is_of_target:
                 raise self._unavailable(error, code) from None
-            elif code in OF_MESSAGE and len(entries) > 1:
-                alone.update(indexes)
+            elif code in OF_MESSAGE and len(together) > 1:
+                batch.alone.update(together)
             elif code in OF_MESSAGE:
-                answers[indexes[0]] = MessageRefused(f"AWS refuses it: {said(error, self._options)}")
+                answers[together[0]] = MessageRefused(f"AWS refuses it: {said(error, self._options)}")
             else:
                 raise self._unavailable(error, code) from None
             return
@@ -165,7 +174,7 @@ class AwsBridge:
                 failed = reason, code
         if failed is not None:
             raise self._unavailable(*failed)
-        if any(answers[index] is UNANSWERED for index in indexes):
+        if any(answers[index] is UNANSWERED for index in together):
             raise self._unavailable(AwsSaid("an answer without a word about some of the messages"), "")
 
     def _unroutable(self, name: str, error: Exception) -> Unroutable:
@@ -188,6 +197,12 @@ def client_of(service: str, options: Mapping[str, Any], *, waits: float = 0.0) -
     if (given := options.pop("config", None)) is not None:
         config = config.merge(given)
     return Session().client(service, config=config, **options)
+
+
+def connections_of(client: Any) -> int:
+    """How many requests of a client may go at once: as many as it keeps connections for."""
+    most: int = client.meta.config.max_pool_connections
+    return most
 
 
 def code_of(error: Exception) -> str:

@@ -1,23 +1,32 @@
 """Relays to SQS and SNS, as moto's server plays them: what is sent, what is refused, and what an outage costs."""
 
 import json
+import random
 import re
+import threading
+import time
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import NamedTuple
 
 import pytest
 from django.test import override_settings
 from django.utils import timezone
 
-from django_events import Backoff, sns, sqs
+from django_events import Backoff, Draft, publish_many, sns, sqs
 from django_events.bridges.relays import aws as shared
 from django_events.bridges.relays.answers import Unroutable
 from django_events.bridges.relays.aws import AwsBridge, group_of, once_of, text_of
+from django_events.bridges.relays.aws_batches import Pace
+from django_events.bridges.relays.relaying import Relaying
 from django_events.bridges.relays.targets import RelayMessage, Route, TargetUnavailable
+from django_events.consuming.handlers import FailedAt
 from django_events.exceptions import MessageRefused
 from django_events.operations import rewind
 from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due
 from tests.support.fix_queues import fill_topic
+from tests.support.fix_relays import received
+from tests.support.fix_topics import transfer_all
 
 pytestmark = [pytest.mark.requirement("X20")]
 
@@ -29,12 +38,13 @@ def message(number=1, *, key="k", body=b"1", to="q.fifo", media_type="applicatio
 
 
 class Scripted(AwsBridge):
-    """Answers as AWS may, which moto does not."""
+    """Answers as AWS may, which moto does not: by a list, or by a function of the messages in a request."""
 
     def __init__(self, *answers, named="q.fifo"):
         super().__init__("aws", named)
         self.answers = list(answers)
         self.asked: list[list[int]] = []
+        self.lock = threading.Lock()
 
     text = "said"
 
@@ -42,8 +52,12 @@ class Scripted(AwsBridge):
         return {"MessageBody": text}
 
     def ask(self, address, entries):
-        self.asked.append([int(entry["Id"]) for entry in entries])
-        answer = self.answers.pop(0) if self.answers else {}
+        indexes = [int(entry["Id"]) for entry in entries]
+        with self.lock:
+            self.asked.append(indexes)
+            answer = self.answers.pop(0) if self.answers and not callable(self.answers[0]) else self.answers[:1]
+        if isinstance(answer, list):
+            answer = answer[0](indexes) if answer else {}
         if isinstance(answer, Exception):
             raise answer
         failed = [
@@ -66,13 +80,14 @@ def test_a_request_has_each_message_group_once_and_ten_messages():
     keys = ["a", "a", "b", "a", *map(str, range(10))]
     assert bridge.send([message(n, key=key) for n, key in enumerate(keys)]) == [None] * len(keys)
 
-    assert bridge.asked == [[0, 2, 4, 5, 6, 7, 8, 9, 10, 11], [1, 12, 13], [3]]
+    assert sorted(bridge.asked) == [[0, 2, 4, 5, 6, 7, 8, 9, 10, 11], [1], [3], [12, 13]]
+    assert bridge.asked.index([1]) < bridge.asked.index([3])
 
 
 def test_a_queue_without_order_gets_requests_of_ten():
     bridge = Scripted()
     bridge.send([message(n, key="a", to="q") for n in range(23)])
-    assert [len(one) for one in bridge.asked] == [10, 10, 3]
+    assert sorted(len(one) for one in bridge.asked) == [3, 10, 10]
 
 
 def test_a_request_is_no_larger_than_aws_takes_and_nothing_passes_in_its_group():
@@ -81,7 +96,129 @@ def test_a_request_is_no_larger_than_aws_takes_and_nothing_passes_in_its_group()
     bridge.send(
         [message(1, key="a", body=large), message(2, key="b", body=large), message(3, key="b"), message(4, key="c")]
     )
-    assert bridge.asked == [[0, 3], [1], [2]]
+    assert sorted(bridge.asked) == [[0, 3], [1], [2]]
+    assert bridge.asked.index([1]) < bridge.asked.index([2])
+
+
+def test_requests_go_side_by_side_as_many_as_the_client_has_connections():
+    together = threading.Barrier(10)  # which breaks where fewer are under way
+    under_way, most = set(), []
+
+    def answer(indexes):
+        under_way.add(indexes[0])
+        most.append(len(under_way))
+        together.wait(30)
+        under_way.discard(indexes[0])
+        return {}
+
+    bridge = Scripted(answer)
+    assert bridge.send([message(n, key="a", to="q") for n in range(500)]) == [None] * 500
+    assert len(bridge.asked) == 50
+    assert max(most) <= 10
+
+
+def test_the_settings_say_how_many_requests_go_side_by_side():
+    from botocore.config import Config
+
+    options = {"region_name": "eu-west-1", "aws_access_key_id": "x", "aws_secret_access_key": "y"}
+    for more, expected in ({}, 10), ({"config": Config(max_pool_connections=3)}, 3):
+        with override_settings(DJANGO_EVENTS={"BROKERS": {"aws": {**options, **more}}}):
+            bridge = sqs("q").bridge()
+            bridge.open()
+            assert bridge._pace.at_once == expected
+            bridge.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_of_a_group_one_request_is_under_way_and_nothing_is_sent_behind_what_has_no_answer(fails):
+    dice, keys = random.Random(1), [str(n) for n in range(23)]
+    messages = [message(n, key=dice.choice(keys)) for n in range(300)]
+    under_way: dict[str, int] = {}
+    there: dict[str, list[int]] = {key: [] for key in keys}
+    lock = threading.Lock()
+
+    def answer(indexes):
+        groups = [messages[index].key for index in indexes]
+        with lock:
+            assert not under_way.keys() & set(groups)
+            under_way.update(dict.fromkeys(groups, 1))
+        time.sleep(dice.random() / 500)  # so that they end in another order
+        failed = {index: "InternalError" for index in indexes if fails and index % 97 == 96}
+        with lock:
+            for index in set(indexes) - failed.keys():
+                there[messages[index].key].append(index)
+            for group in groups:
+                del under_way[group]
+        return failed
+
+    bridge = Scripted(answer)
+    if not fails:
+        assert bridge.send(messages) == [None] * 300
+        assert {key: [n for n in range(300) if messages[n].key == key] for key in keys} == there
+        return
+    with pytest.raises(TargetUnavailable, match="InternalError") as raised:
+        bridge.send(messages)
+    accepted = {index for indexes in there.values() for index in indexes}
+    told = {*range(raised.value.acknowledged), *(int(one.rpartition("/")[2]) for one in raised.value.ahead)}
+    assert told == accepted
+    assert len(accepted) < 300
+    for key, indexes in there.items():
+        assert indexes == [n for n in range(300) if messages[n].key == key][: len(indexes)]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_where_aws_wants_fewer_requests_fewer_go_side_by_side_and_nothing_is_sent_twice(monkeypatch, whole):
+    monkeypatch.setattr(shared, "SLOWER_AFTER", 0.0)
+    under_way, taken, refused = threading.Semaphore(3), [], []
+
+    def answer(indexes):
+        if not under_way.acquire(blocking=False):
+            refused.extend(indexes)
+            return Refusal("RequestThrottled") if whole else dict.fromkeys(indexes, "ThrottlingException")
+        try:
+            time.sleep(0.002)  # the others come meanwhile
+            taken.extend(indexes)
+            return {}
+        finally:
+            under_way.release()
+
+    bridge = Scripted(answer)
+    assert bridge.send([message(n, key="a", to="q") for n in range(300)]) == [None] * 300
+    assert sorted(taken) == list(range(300))
+    assert refused
+    assert bridge._pace.at_once <= 3
+
+
+def test_where_aws_wants_less_than_one_request_at_a_time_it_is_left_alone(monkeypatch):
+    monkeypatch.setattr(shared, "SLOWER_AFTER", 0.0)
+    bridge = Scripted(lambda indexes: Refusal("RequestThrottled"))
+    with pytest.raises(TargetUnavailable, match="RequestThrottled") as raised:
+        bridge.send([message(n, to="q") for n in range(300)])
+    assert raised.value.asked_for == shared.THROTTLED_FOR
+    assert len(bridge.asked) == 10 + 5 + 2 + 1
+
+
+def test_more_requests_go_side_by_side_again_after_a_while():
+    pace = Pace(4)
+    pace.slow_down()
+    assert pace.at_once == 2
+    for expected in (2, 3, 4, 4):
+        for _ in range(99):
+            pace.note_answer()
+        assert pace.at_once == expected
+        pace.note_answer()
+    pace.slow_down()
+    pace.slow_down()
+    pace.slow_down()
+    assert pace.at_once == 1
+
+
+def test_an_error_that_is_no_limit_is_said_although_aws_wants_less_too():
+    bridge = Scripted(lambda indexes: Refusal("RequestThrottled" if indexes[0] % 20 else "InternalError"))
+    with pytest.raises(TargetUnavailable) as raised:
+        bridge.send([message(n, to="q") for n in range(100)])
+    assert raised.value.asked_for == shared.THROTTLED_FOR
+    assert len(bridge.asked) == 10
 
 
 def test_nothing_of_a_group_is_sent_behind_what_failed():
@@ -106,9 +243,14 @@ def test_a_fault_of_the_sender_that_no_message_has_is_an_outage():
 
 
 def test_a_request_that_is_refused_as_a_whole_is_sent_one_by_one():
-    bridge = Scripted(Refusal("AWS.SimpleQueueService.BatchRequestTooLong"), {}, Refusal("InvalidParameterValue"))
+    def answer(indexes):
+        if len(indexes) > 1:
+            return Refusal("AWS.SimpleQueueService.BatchRequestTooLong")
+        return Refusal("InvalidParameterValue") if indexes == [1] else {}
+
+    bridge = Scripted(answer)
     answers = bridge.send([message(n, key=str(n)) for n in range(3)])
-    assert bridge.asked == [[0, 1, 2], [0], [1], [2]]
+    assert sorted(bridge.asked) == [[0], [0, 1, 2], [1], [2]]
     assert [type(one) for one in answers] == [type(None), MessageRefused, type(None)]
 
 
@@ -333,6 +475,40 @@ def test_a_worker_leaves_a_target_alone_for_as_long_as_it_asks(things, make_rela
     end_pauses(relay)
     assert serve_due(relay) == 1
     assert (len(scripted.asked), position_of(relay).error) == (2, "")
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_what_aws_has_taken_beside_a_request_that_failed_is_not_sent_again(things, make_relay, monkeypatch):
+    """Requests side by side: of one there is no answer, and what is behind it in its group waits; the others arrive."""
+    keys = [str(n % 40) for n in range(200)]
+    there: dict[str, list[str]] = {}
+    numbers = count(1)
+
+    class Recording(Scripted):
+        def entry(self, text, attributes):
+            return {"MessageBody": text, "address": attributes["ce_id"]["StringValue"]}
+
+        def ask(self, address, entries):
+            answer = super().ask(address, entries)
+            if next(numbers) == 4:
+                raise Refusal("InternalError")
+            with self.lock:
+                for one in entries:
+                    there.setdefault(one["MessageGroupId"], []).append(one["address"])
+            return answer
+
+    scripted = Recording()
+    monkeypatch.setattr(scripted, "open", lambda: None)
+    publish_many(things, [Draft(value=n, key=key) for n, key in enumerate(keys)])
+    transfer_all()
+    relaying, events = Relaying(make_relay(things, to=Throttled(scripted))), received()
+    with pytest.raises(FailedAt) as failed:
+        relaying(events)
+    assert "InternalError" in str(failed.value.error)
+    assert failed.value.index < sum(map(len, there.values())) < 200
+    relaying(events[failed.value.index :])
+
+    assert there == {key: [f"things/{n + 1}" for n in range(200) if keys[n] == key] for key in set(keys)}
 
 
 @pytest.mark.slow
