@@ -94,6 +94,7 @@ def test_an_inbox_with_limits_can_be_a_key():
         ({"source": rabbitmq_source("q", window=timedelta(0))}, "rabbitmq_source has window="),
         ({"source": sqs_source("a b")}, "sqs_source has 'a b'"),
         ({"source": sqs_source("q", visibility=timedelta(days=1))}, "sqs_source has visibility="),
+        ({"source": sqs_source("q", visibility=timedelta(seconds=1.5))}, "expected whole seconds"),
         ({"source": sqs_source("q"), "start": "end"}, "a queue has no places"),
         ({"transform": 3}, "transform=3"),
         ({"start": ""}, "start=''"),

@@ -74,6 +74,8 @@ class InboxWorker:
         self.failure = ""  # why nothing can be taken in now
         self.waits = False  # whether that is because of what is behind the inbox: no failure of it
         self._once = once
+        self._there: int | None = None  # messages to be done by `once`, if the source tells
+        self._done = 0  # messages
         self._topic = registry.get(inbox.topic)
         self._source: Any = inbox.source
         self._twins = FrozenTwins(using)
@@ -98,12 +100,16 @@ class InboxWorker:
     def work(self, stop: Stop) -> int:
         """Take in some messages, and return how many."""
         try:
+            if self._has_what_was_there:
+                self._again = False
+                return 0
             if time.monotonic() < self._rests_until and self._is_still_so():
                 return 0
             self._again = False
             taken = self._take_in(stop)
             while taken is None and not stop.requested:
                 taken = self._take_in(stop)
+            self._done += taken or 0
             return taken or 0
         except HeldUp as held:
             self._fail(str(held), after=held.after)
@@ -215,6 +221,7 @@ class InboxWorker:
         assert row.position is not None  # noqa: S101
         with self._reading():
             found = reader.read(row.position, self.inbox.batch_size)
+        self._note_what_is_there(found.lag)
         intake = self._intake(row.position, found, stop)
         if not intake.events and intake.position == row.position:
             if self._doubts_waiting:
@@ -227,6 +234,16 @@ class InboxWorker:
             return 0
         self._say_what_was_lost(found.gone, intake.unread)
         return intake.taken + len(intake.unread) + intake.left_out or None
+
+    def _note_what_is_there(self, lag: int | None) -> None:
+        """Remember the first answer to the question how many messages are to be taken in."""
+        if self._there is None and lag is not None:
+            self._there = self._done + lag
+
+    @property
+    def _has_what_was_there(self) -> bool:
+        """Whether `once` is over: what has come meanwhile is the next one's. A busy source would keep it for ever."""
+        return self._once and self._there is not None and self._done >= self._there
 
     def _new_reader(self) -> Any:
         return self._source.reader()

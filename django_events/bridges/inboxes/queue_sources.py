@@ -37,6 +37,7 @@ class QueuedMessage:
     message: InboxMessage
     identity: str | None  # the same whenever it comes; None if it can't be recognised
     group: str | None = None  # those of a group are in order; those of None have none
+    again: bool = False  # whether the queue says that it has given it before; it is looked up before it is transformed
 
 
 class QueueInUse(SourceUnavailable):

@@ -1,13 +1,14 @@
 """What an inbox writes of a queue's messages: their dedup keys, the events of those that are new, and how many.
 
-    repeated = take_in_queued(using, row, topic, intake)
+    known = taken_already(using, row, keys)   # of what comes again: it isn't transformed anew
+    intake = take_in_queued(using, row, topic, queued)
     reader.acknowledge(…)                # now they may be forgotten
 
 All is in one transaction. A message that comes again finds its key taken, and nothing is published. While another
 transaction takes the same key, this one waits for its end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -46,6 +47,13 @@ def last_word(using: str, row: InboxRow) -> tuple[datetime | None, str]:
     return None, ""
 
 
+def taken_already(using: str, row: InboxRow, keys: Collection[str]) -> set[str]:
+    """Which of these dedup keys are taken, as far as is committed: what has one of them is an event already."""
+    if not keys:
+        return set()
+    return {key for (key,) in sql.fetch(using, SQL.taken, topic_id=row.topic_id, keys=list(keys))}
+
+
 def take_in_queued(
     using: str,
     row: InboxRow,
@@ -66,10 +74,10 @@ def take_in_queued(
         repeated = take_dedup_keys(using, topic, keys, dict.fromkeys(keys, window))
         new = [one for index, one in enumerate(queued) if index not in repeated]
         published = [one.event for one in new if one.event is not None]
-        if published:
-            store(using, topic, published)
+        dropped = store(using, topic, published) if published else ()  # by dedup keys that transform gave them
         unread = [one.unread for one in new if one.unread]
-        intake = QueueIntake(taken=len(published) - len(unread), left_out=len(new) - len(published), unread=unread)
+        taken = len(published) - len(dropped) - len(unread)
+        intake = QueueIntake(taken=taken, left_out=len(new) - len(unread) - taken, unread=unread)
         noted = sql.fetch(
             using,
             SQL.count,

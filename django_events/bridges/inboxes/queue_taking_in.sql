@@ -8,6 +8,16 @@ FROM django_events_inbox
 WHERE id = %(inbox_id)s
 
 
+-- name: taken
+-- Which of these dedup keys of a topic are taken.
+--
+-- Parameters: topic_id, keys (an array).
+-- Relies on: the primary key of django_events_dedupkey.
+SELECT key
+FROM django_events_dedupkey
+WHERE topic_id = %(topic_id)s AND key = ANY(%(keys)s::text[]) AND expires_at > clock_timestamp()
+
+
 -- name: count
 -- Count what an inbox takes in from a queue, which has no position; answers with a row if the inbox is still the same. The
 -- row is locked until the end of the transaction, so this is the last statement of it.

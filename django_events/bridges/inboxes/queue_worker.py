@@ -9,7 +9,7 @@ group. Other groups go on.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from django_events.bridges.inboxes import inbox_worker
 from django_events.bridges.inboxes.inbox_worker import LOOKS_AGAIN, SHORTEST_PAUSE, HeldUp, InboxWorker
 from django_events.bridges.inboxes.queue_sources import QueuedMessage, QueueInUse, QueueReader, dedup_key_of
-from django_events.bridges.inboxes.queue_taking_in import QueuedEvent, last_word, take_in_queued
+from django_events.bridges.inboxes.queue_taking_in import QueuedEvent, last_word, take_in_queued, taken_already
 from django_events.bridges.inboxes.sources import InboxMessage, SourceUnavailable
 from django_events.bridges.inboxes.taking_in import InboxRow
 from django_events.declarations import DeclaredInbox
@@ -78,6 +78,9 @@ class QueueInboxWorker(InboxWorker):
             return 0
         row = clear
         reader = self._open_queue()
+        if self._once and self._there is None:
+            with suppress(Exception):  # it is asked again at the next turn
+                self._note_what_is_there(reader.lag())
         try:
             with self._reading():
                 received = reader.receive(self._most)
@@ -90,8 +93,9 @@ class QueueInboxWorker(InboxWorker):
             self._lingers = False
             self._say_how_it_is(row)
             return 0
+        began = time.monotonic()
         try:
-            taken, queued, held = self._sort(received, reader.holds / SHARE)
+            taken, queued, held = self._sort(received, self._known(row, received), reader.holds / SHARE)
             self._ask_for_fewer(reader, len(received) - len(held.late), is_late=bool(held.late))
             for one in taken:
                 self._held.pop(one.message.address, None)
@@ -111,6 +115,7 @@ class QueueInboxWorker(InboxWorker):
             self._lingers = True
             with self._reading():
                 reader.acknowledge(taken)
+                self._refuse_lateness(time.monotonic() - began, reader.holds)
             self._lingers = False
         if held.messages:
             self._hold(reader, held, took=bool(taken))
@@ -149,8 +154,27 @@ class QueueInboxWorker(InboxWorker):
             with self._reading():
                 reader.keep()  # the transaction may take its time, too
 
+    def _known(self, row: InboxRow, received: Sequence[QueuedMessage]) -> set[str]:
+        """The identities of messages that come again and are events already, because they weren't acknowledged in time.
+
+        One that `transform` is too slow for would otherwise be transformed, and come again, for ever.
+        """
+        keys = {
+            dedup_key_of(self.inbox.name, one.identity): one.identity for one in received if one.again and one.identity
+        }
+        return {keys[key] for key in taken_already(self.using, row, keys)}
+
+    def _refuse_lateness(self, took: float, holds: float) -> None:
+        """SourceUnavailable if the queue has not waited for the acknowledgement, although it may have taken it."""
+        if took > holds:
+            raise SourceUnavailable(
+                f"{self._source} waits for {holds:g} s, and it took {took:.1f} s until messages were published. They "
+                "may come again, and are recognised if they have an identity. Make transform faster, batch_size "
+                "smaller, or that time longer: visibility of SQS, heartbeat of RabbitMQ."
+            )
+
     def _sort(
-        self, received: Sequence[QueuedMessage], seconds: float
+        self, received: Sequence[QueuedMessage], known: Collection[str], seconds: float
     ) -> tuple[list[QueuedMessage], list[QueuedEvent], _InHand]:
         """Which messages are taken in now and what they become, and which come again: at least one is looked at."""
         deadline = time.monotonic() + seconds
@@ -162,6 +186,9 @@ class QueueInboxWorker(InboxWorker):
             if index and time.monotonic() > deadline:
                 held.late.extend(received[index:])
                 break
+            if one.identity in known:
+                taken.append(one)
+                continue
             if one.group is not None and one.group in groups:
                 held.messages.append((one, timedelta(0)))  # as long as the one in front of it is away, so is this
                 continue

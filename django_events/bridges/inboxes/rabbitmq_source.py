@@ -221,7 +221,7 @@ class RabbitMQReader:
             sent_at=sent_at,
             fields={"properties": undecoded} if isinstance(undecoded, bytes) else {},
         )
-        return QueuedMessage(message, identity_of(headers, named), "")
+        return QueuedMessage(message, identity_of(headers, named), "", bool(found.delivery_info.get("redelivered")))
 
     def _unavailable(self, error: BaseException) -> SourceUnavailable:
         return SourceUnavailable(f"RabbitMQ {self._source.broker!r}: {said(error, self._options)}")

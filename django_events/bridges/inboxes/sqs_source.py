@@ -11,22 +11,27 @@ It needs boto3: pip install 'django-events-pg[aws]'
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import ceil
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from django_events.bridges.brokers import check_package, options_of, said, unmade
 from django_events.bridges.inboxes.queue_sources import WINDOW, QueuedMessage, check_times, identity_of
 from django_events.bridges.inboxes.sources import InboxMessage, SourceUnavailable
-from django_events.bridges.relays.aws import MOST_ENTRIES, AwsSaid, client_of, code_of, is_fifo
+from django_events.bridges.relays.aws import AwsSaid, client_of, code_of, connections_of, is_fifo
+from django_events.bridges.relays.aws_batches import AT_ONCE, MOST_ENTRIES
 from django_events.bridges.relays.sqs import URL, is_queue
 from django_events.exceptions import NotReady
 from django_events.phrases import count
 
 WAITS = 1  # second that a request waits for the first message
 LONGEST_VISIBILITY = timedelta(hours=12)
+Answer = TypeVar("Answer")
 SHARE = 6  # of the time that messages are hidden for, a batch may take to be received
 
 
@@ -51,6 +56,8 @@ class SqsSource:
             LONGEST_VISIBILITY
         ):
             yield f"sqs_source has visibility={self.visibility!r}, expected a timedelta from one second to 12 hours."
+        elif self.visibility.microseconds:
+            yield f"sqs_source has visibility={self.visibility!r}, expected whole seconds: SQS counts no parts of them."
 
     def check_installed(self) -> None:
         check_package("boto3", "aws")
@@ -81,6 +88,8 @@ class SqsReader:
         self._options: Mapping[str, Any] = {}
         self._client: Any = None
         self._url = ""
+        self._connections = AT_ONCE
+        self._at_once = 1  # requests for messages; more as long as each of them brings some
 
     def open(self) -> None:
         try:
@@ -91,31 +100,39 @@ class SqsReader:
             self._client = client_of("sqs", self._options, waits=WAITS)
         except Exception as error:
             raise SourceUnavailable(f"AWS {self._source.broker!r}: {unmade(error, self._options)}.") from None
+        self._connections = connections_of(self._client)
         queue = self._source.queue
         self._url = (
             queue if URL.fullmatch(queue) else self._asked(self._client.get_queue_url, QueueName=queue)["QueueUrl"]
         )
 
     def receive(self, most: int) -> Sequence[QueuedMessage]:
+        """The first request waits for a message, unless the queue had many. A FIFO queue gives each group to one."""
         found: list[QueuedMessage] = []
-        deadline = time.monotonic() + self._source.visibility.total_seconds() / SHARE
+        deadline = time.monotonic() + self.holds / SHARE
         while len(found) < most and (not found or time.monotonic() < deadline):
-            try:
-                messages = self._receive(min(MOST_ENTRIES, most - len(found)), waits=0 if found else WAITS)
-            except SourceUnavailable:
-                if not found:
-                    raise
-                return found
-            if not messages:
+            waits = 0 if found or self._at_once > 1 else WAITS
+            answers = self._receive_side_by_side(most - len(found), waits=waits)
+            errors = [one for one in answers if isinstance(one, SourceUnavailable)]
+            received = [one for one in answers if not isinstance(one, SourceUnavailable)]
+            found += [message for messages in received for message in messages]
+            if errors and not found:
+                raise errors[0]
+            if not errors and all(received):
+                self._at_once = min(2 * self._at_once, self._connections)
+                continue
+            self._at_once = 1
+            if found or waits:
                 break
-            found += messages
         return found
 
     def acknowledge(self, messages: Iterable[QueuedMessage]) -> None:
         """What can't be deleted comes again, and is recognised. SourceUnavailable says so, when all others are."""
         failed: list[Mapping[str, Any]] = []
-        for entries in _tens(messages):
-            answer = self._asked(self._client.delete_message_batch, QueueUrl=self._url, Entries=entries)
+        answers = self._all([partial(self._delete, entries) for entries in _tens(messages)])
+        for answer in answers:
+            if isinstance(answer, SourceUnavailable):
+                raise answer
             failed += answer.get("Failed", ())
         if failed:
             reason = AwsSaid(f"{failed[0]['Code']}: {failed[0].get('Message', '')}")
@@ -148,6 +165,29 @@ class SqsReader:
             with suppress(Exception):
                 self._client.close()
 
+    def _receive_side_by_side(self, most: int, *, waits: int) -> list[list[QueuedMessage] | SourceUnavailable]:
+        whole, rest = divmod(most, MOST_ENTRIES)
+        numbers = [*[MOST_ENTRIES] * whole, *([rest] if rest else [])]
+        return self._all([partial(self._receive, number, waits=waits) for number in numbers[: self._at_once]])
+
+    def _all(self, questions: Sequence[Callable[[], Answer]]) -> list[Answer | SourceUnavailable]:
+        """The answers to all of these, which are asked side by side; an error is in the place of its answer."""
+        if not questions:
+            return []
+        with ThreadPoolExecutor(min(len(questions), self._connections)) as pool:
+            asked = [pool.submit(copy_context().run, one) for one in questions]
+        answers: list[Answer | SourceUnavailable] = []
+        for one in asked:
+            try:
+                answers.append(one.result())
+            except SourceUnavailable as error:
+                answers.append(error)
+        return answers
+
+    def _delete(self, entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        answer: Mapping[str, Any] = self._asked(self._client.delete_message_batch, QueueUrl=self._url, Entries=entries)
+        return answer
+
     def _receive(self, most: int, *, waits: int) -> list[QueuedMessage]:
         answer = self._asked(
             self._client.receive_message,
@@ -176,7 +216,8 @@ class SqsReader:
             fields={},
             sent_at=None if sent is None else datetime.fromtimestamp(int(sent) / 1_000, UTC),
         )
-        return QueuedMessage(message, identity_of(headers, found["MessageId"]), group)
+        again = about.get("ApproximateReceiveCount", "1") != "1"
+        return QueuedMessage(message, identity_of(headers, found["MessageId"]), group, again)
 
     def _asked(self, question: Callable[..., Any], **parameters: Any) -> Any:
         """What AWS answers; whatever fails is SourceUnavailable, without secrets."""

@@ -73,6 +73,11 @@ class Intake:
         """Where the inbox is when all of it is taken in."""
         return {**self.begins_at, **{log: one.place_behind for log, one in self.last.items()}, **self.passed}
 
+    def drop(self, events: int) -> None:
+        """So many are not published: the dedup keys that `transform` gave them are taken."""
+        self.published -= events
+        self.left_out += events
+
     @property
     def taken(self) -> int:
         return self.published - len(self.unread) + (len(self.rows.rows) if self.rows is not None else 0)
@@ -101,7 +106,7 @@ def take_in(using: str, row: InboxRow, topic: DeclaredTopic, intake: Intake) -> 
         if isinstance(events, Iterator):
             copy(using, topic, events)
         elif events:
-            store(using, topic, events)
+            intake.drop(len(store(using, topic, events)))
         moved = _advance(using, row, intake)
         if not moved:
             transaction.set_rollback(True, using)

@@ -1,5 +1,6 @@
 """Inboxes from a queue of a site's own: what the worker asks of its reader, and what is exact whatever a queue does."""
 
+import threading
 import time
 from collections import deque
 from contextlib import closing
@@ -22,6 +23,8 @@ from django_events.observing.inbox_states import state_of
 from django_events.operations import pause_inbox, resume_inbox
 from django_events.retries import RetryLater
 from django_events.testing import published
+from django_events.workers.loop import run
+from django_events.workers.stopping import Stop
 from tests.support.fix_inboxes import row, take_in, turn, values
 from tests.support.processes import wait_until
 
@@ -45,10 +48,10 @@ class Letterbox:
     is_queue = True
     window = timedelta(days=4)
 
-    def put(self, *numbers, group=None, identity=True):
+    def put(self, *numbers, group=None, identity=True, again=False):
         for n in numbers:
             message = InboxMessage(id=str(n), log="letterbox", place=n, body=str(n).encode())
-            self.letters.append(QueuedMessage(message, f"letter {n}" if identity else None, group))
+            self.letters.append(QueuedMessage(message, f"letter {n}" if identity else None, group, again))
 
     def __str__(self):
         return "letterbox"
@@ -377,17 +380,80 @@ def test_a_paused_inbox_takes_nothing_in_and_what_was_received_is_given_back(thi
 
 
 @pytest.mark.parametrize("in_order", [False, True])
-def test_a_batch_that_transform_is_too_slow_for_is_taken_in_as_far_as_there_is_time(things, make_inbox, box, in_order):
+def test_a_batch_that_transform_is_too_slow_for_is_taken_in_as_far_as_there_is_time(
+    things, make_inbox, box, in_order, monkeypatch
+):
     """A queue gives messages to another reader if it hears nothing for too long."""
-    box.in_order, box.holds = in_order, 0.0
+    box.in_order = in_order
     box.put(1, 2, 3, group="")
     with closing(worker_of("default", make_inbox(things, source=box, transform=letter))) as worker:
+        monkeypatch.setattr(queue_worker, "SHARE", float("inf"))
         assert turn(worker) == 1
         assert [number for number, _ in box.given_back] == ["2", "3"]
-        box.holds = worker._queue.holds = 60.0
+        monkeypatch.undo()
         assert [turn(worker), turn(worker), turn(worker)] == [1, 1, 0]  # not more than there was time for
 
     assert values(things) == [1, 2, 3]
+
+
+def test_a_message_that_took_longer_than_the_queue_waits_is_a_problem_and_is_not_transformed_again(
+    things, make_inbox, box
+):
+    """The queue gives it out again. It would be transformed again, for as long, and come again, for ever."""
+    box.forgets, box.holds, tried = False, 0.01, []
+    box.put(1)
+
+    def slow(message):
+        tried.append(message.json())
+        time.sleep(0.02)
+        return letter(message)
+
+    with closing(worker_of("default", make_inbox(things, source=box, transform=slow))) as worker:
+        assert turn(worker) == 0
+        assert "letterbox waits for 0.01 s, and it took 0.0" in row().error
+        assert row().failing_since is not None
+        box.letters.clear()
+        box.put(1, again=True)
+        box.forgets, box.holds, worker._rests_until = True, 60.0, 0
+        assert turn(worker) == 1
+        assert (row().error, row().failing_since) == ("", None)
+
+    assert (values(things), tried, box.letters) == ([1], [1], [])
+    assert (row().taken, row().left_out) == (1, 0)
+
+
+def test_a_message_that_the_queue_gives_again_and_that_is_no_event_yet_is_taken_in(things, make_inbox, box):
+    box.put(1, again=True)
+    box.put(2, again=True, identity=False)
+    take_in(make_inbox(things, source=box, transform=letter))
+
+    assert values(things) == [1, 2]
+
+
+def test_what_is_dropped_by_its_own_dedup_key_is_left_out(things, make_inbox, box):
+    box.put(1, 2, 3)
+    take_in(make_inbox(things, source=box, transform=lambda message: Draft(value=message.json() % 2, dedup_key="k")))
+
+    assert values(things) == [1]
+    assert (row().taken, row().left_out) == (1, 2)
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_once_ends_at_what_was_there_although_more_comes_all_the_time(things, make_inbox, box, tells):
+    box.is_silent = not tells
+    box.put(*range(20))
+
+    def busy(message):
+        if tells or message.json() < 20:
+            box.put(message.json() + 20)
+            worker._queue.waiting.append(box.letters[-1])
+        return letter(message)
+
+    inbox = make_inbox(things, source=box, transform=busy, batch_size=7)
+    with closing(Stop()) as stop, closing(worker_of("default", inbox, once=True)) as worker:
+        run(worker, stop, once=True)
+
+    assert values(things) == list(range(21 if tells else 40))
 
 
 def test_attempts_count_for_each_message_by_itself(things, make_inbox, box):
@@ -434,7 +500,81 @@ def test_sqs_that_deletes_not_all_says_so_after_the_others():
     messages = [QueuedMessage(InboxMessage(id=str(n), log="letters.fifo", place=n), str(n), "g") for n in range(12)]
     with pytest.raises(SourceUnavailable, match=r"did not delete 1 message.*has expired.*visibility=0:01:00"):
         reader.acknowledge(messages)
-    assert asked == [list(range(10)), [10, 11]]
+    assert sorted(asked) == [list(range(10)), [10, 11]]
+
+
+class BusySqs:
+    """A client of SQS whose queue has so many messages; some of its answers come when others are asked for too."""
+
+    def __init__(self, messages, *, together=()):
+        self.left = messages
+        self.together = dict(together)  # by the number of a request, what it waits for
+        self.asked = []
+        self.failing = set()  # numbers of requests that fail
+        self.lock = threading.Lock()
+
+    def receive_message(self, *, MaxNumberOfMessages, WaitTimeSeconds, **others):
+        with self.lock:
+            number = len(self.asked)
+            self.asked.append((MaxNumberOfMessages, WaitTimeSeconds))
+        if number in self.together:
+            self.together[number].wait(30)
+        if number in self.failing:
+            raise OSError("no answer")
+        with self.lock:
+            first, self.left = self.left, max(self.left - MaxNumberOfMessages, 0)
+            return {"Messages": [{"MessageId": str(n), "ReceiptHandle": str(n)} for n in range(self.left, first)]}
+
+
+def reader_of(client):
+    reader = SqsReader(sqs_source("letters"))
+    reader._client = client
+    return reader
+
+
+def test_messages_of_sqs_are_asked_for_side_by_side_as_long_as_there_are_many():
+    two, four, eight, ten = (threading.Barrier(n) for n in (2, 4, 8, 10))  # which break where fewer are under way
+    together = {**dict.fromkeys((1, 2), two), **dict.fromkeys(range(3, 7), four), **dict.fromkeys(range(7, 15), eight)}
+    client = BusySqs(355, together={**together, **dict.fromkeys(range(15, 35), ten)})
+    reader = reader_of(client)
+    received = reader.receive(345)
+    assert len({one.message.id for one in received}) == len(received) == 345
+    assert client.asked[0] == (10, 1)
+    assert sorted(client.asked[1:]) == [(5, 0), *[(10, 0)] * 33]
+    assert len(reader.receive(5)) == 5  # the queue had many, so this one doesn't wait
+    assert client.asked[-1] == (5, 0)
+    assert len(reader.receive(50)) == 5
+    assert reader.receive(50) == []  # and this one does
+    assert client.asked[-1] == (10, 1)
+
+
+def test_what_is_received_beside_a_request_that_fails_is_not_lost():
+    client = BusySqs(100)
+    client.failing = {2}
+    reader = reader_of(client)
+    assert len(reader.receive(100)) == 20
+    client.failing = {3}
+    with pytest.raises(SourceUnavailable, match="OSError: no answer"):
+        reader.receive(100)
+    assert len(reader.receive(100)) == 80
+
+
+def test_messages_of_sqs_are_deleted_side_by_side_and_all_that_can_be():
+    ten, asked = threading.Barrier(10), []
+
+    def delete(**request):
+        handles = [entry["ReceiptHandle"] for entry in request["Entries"]]
+        asked.extend(handles)
+        ten.wait(30)
+        if "0" in handles:
+            raise OSError("no answer")
+        return {}
+
+    reader = reader_of(SimpleNamespace(delete_message_batch=delete))
+    messages = [QueuedMessage(InboxMessage(id=str(n), log="letters", place=str(n)), str(n)) for n in range(200)]
+    with pytest.raises(SourceUnavailable, match="OSError: no answer"):
+        reader.acknowledge(messages)
+    assert sorted(map(int, asked)) == list(range(200))
 
 
 def test_an_inbox_that_is_removed_meanwhile_takes_nothing_in(things, make_inbox, box):
