@@ -42,6 +42,7 @@ FAMILIES = (
     "streams",
     "relaying",
     "taking_in",
+    "side_by_side",
 )
 
 

@@ -16,13 +16,14 @@ TARGETS: dict[str, Any] = {
 STREAM_OF_REDIS, STREAM_OF_NATS, SUBJECT_OF_NATS = "bench:0", "BENCH-0", "bench.0"
 
 
-def a_relay(broker: str, *, name: str = "bench") -> DeclaredRelay:
-    """A relay of the topic `bench` to a broker."""
+def a_relay(broker: str, *, name: str = "bench", to: Any = None, **options: Any) -> DeclaredRelay:
+    """A relay of the topic `bench` to a broker, or to another target."""
     return DeclaredRelay(
         name=name,
         topics=("bench",),
         handler=f"{Relaying.__module__}.Relaying",
-        to=TARGETS[broker],
+        to=to or TARGETS[broker],
         transactional=False,
         batch_size=BATCH,
+        **options,
     )

@@ -1,10 +1,12 @@
-"""A broker in memory that keeps all promises, as a target and as a source, and ways to break each of them."""
+"""Brokers in memory that keep all promises, as a target, as a source and as a queue, and ways to break each of them."""
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any
 
+from django_events.bridges.inboxes.queue_sources import QueuedMessage, QueueInUse
 from django_events.bridges.inboxes.sources import Found, GoneMessages, InboxMessage, SourceUnavailable
 from django_events.bridges.relays.targets import Newest, Overtaken, Route, TargetUnavailable
 from django_events.exceptions import MessageRefused
@@ -109,6 +111,9 @@ class PaperBridge:
                     answers.append(MessageRefused("It is too large."))
                     if self.breaks == "refused is there":
                         self._write([message])
+                    break
+                if self.breaks == "mixes keys" and len({one.key for one in messages}) > 5:
+                    self._write([one for one in messages if one.key == message.key][::-1])
                     break
                 if self.breaks == "no empty body" and message.body == b"":
                     answers.append(MessageRefused("It is empty."))
@@ -257,3 +262,143 @@ class PaperReader:
     def close(self) -> None:
         if self.breaks == "close raises" and not self.is_open:
             raise AttributeError("not open")
+
+
+class Tray:
+    """A queue of letters. Each is given to one reader, and back in its place when that closes."""
+
+    def __init__(self) -> None:
+        self.letters: dict[int, bytes] = {}  # by number, the oldest first
+        self.hands: dict[int, Any] = {}  # by number, which reader has it
+        self.last = 0
+        self.is_away = False
+
+    def stop(self) -> None:
+        self.is_away = True
+        self.hands.clear()
+
+    def start(self) -> None:
+        self.is_away = False
+
+    def put(self, bodies: Sequence[bytes]) -> None:
+        for body in bodies:
+            self.last += 1
+            self.letters[self.last] = body
+
+
+class FromTray:
+    """A source that is a queue. What it breaks is said by name."""
+
+    is_queue = True
+
+    def __init__(self, tray: Tray, *, breaks: str = "", in_order: bool = True) -> None:
+        self.tray = tray
+        self.breaks = breaks
+        self.in_order = in_order
+        self.window: Any = 4 if breaks == "window" else timedelta(days=4)
+
+    def __str__(self) -> str:
+        return object.__repr__(self) if self.breaks == "no name" else "tray"
+
+    def problems(self) -> Any:
+        return iter(["it is wet"] if self.breaks == "problems" else [])
+
+    def check_installed(self) -> None:
+        pass
+
+    def reader(self) -> "TrayReader":
+        return TrayReader(self)
+
+
+class TrayReader:
+    def __init__(self, source: FromTray) -> None:
+        self.tray, self.breaks, self.in_order = source.tray, source.breaks, source.in_order
+        self.holds = 0.0 if self.breaks == "holds" else 1.0
+        self.back: list[int] = []
+        self.is_open = False
+
+    def open(self) -> None:
+        self._ask()
+        self.is_open = True
+        if self.breaks == "main thread" and threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("signal only works in main thread")
+
+    def receive(self, most: int) -> Any:
+        self._ask()
+        if self.breaks == "in use":
+            raise QueueInUse("another one reads the tray")
+        taken = set() if self.breaks == "shares" else set(self.tray.hands)
+        free = [number for number in self.tray.letters if number not in taken]
+        if self.breaks == "given back behind":
+            free.sort(key=lambda number: number in self.back)
+        if self.breaks == "given back is lost":
+            free = [number for number in free if number not in self.back]
+        numbers = free[: most + (self.breaks == "too many")]
+        if not numbers:
+            time.sleep(2.2 if self.breaks == "waits" else 0.01)
+        if self.breaks == "reversed":
+            numbers.reverse()
+        self.tray.hands.update(dict.fromkeys(numbers, self))
+        if self.breaks == "bare":
+            return [self._message(number).message for number in numbers]
+        found = [self._message(number) for number in numbers]
+        if self.breaks == "forgets at once":
+            self._forget(numbers)
+        return found
+
+    def acknowledge(self, messages: Iterable[QueuedMessage]) -> None:
+        self._ask()
+        if self.breaks == "forgets nothing":
+            return
+        self._forget([one.message.place for one in messages])
+
+    def give_back(self, messages: Iterable[QueuedMessage], after: timedelta) -> None:
+        self._ask()
+        for one in messages:
+            self.tray.hands.pop(one.message.place, None)
+            self.back.append(one.message.place)
+
+    def lag(self) -> int | None:
+        self._ask()
+        if self.breaks == "cannot tell":
+            return None
+        return len(self.tray.letters) + (self.breaks == "lag")
+
+    def keep(self) -> None:
+        if self.breaks == "keep raises":
+            raise AttributeError("nothing to keep")
+        if self.breaks == "keep waits":
+            time.sleep(1.2)
+
+    def close(self) -> None:
+        if self.breaks == "close raises" and not self.is_open:
+            raise AttributeError("not open")
+        if self.breaks != "keeps what it had":
+            self.tray.hands = {number: hand for number, hand in self.tray.hands.items() if hand is not self}
+
+    def _forget(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self.tray.letters.pop(number, None)
+            self.tray.hands.pop(number, None)
+
+    def _message(self, number: int) -> QueuedMessage:
+        body = self.tray.letters[number]
+        identity: str | None = {"same identity": "letter", "other identity": f"letter {number} of {id(self)}"}.get(
+            self.breaks, f"letter {number}"
+        )
+        message = InboxMessage(
+            id=str(number),
+            log="tray",
+            place=number,
+            body=body.decode("utf-8", "replace").encode() if self.breaks == "bodies" else body,
+            headers={"Type": "x"} if self.breaks == "headers" else {},
+        )
+        return QueuedMessage(message, identity, "" if self.in_order else None)
+
+    def _ask(self) -> None:
+        if self.tray.is_away and self.breaks != "no outage":
+            if self.breaks == "other error":
+                raise ConnectionError("gone")
+            if self.breaks == "secret":
+                raise SourceUnavailable("postman:hunter-two@tray is away")
+            raise SourceUnavailable("the tray is away")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from django_events.testing import check_source, check_target
-from tests.support.paper import FromPaper, Paper, ToPaper
+from tests.support.paper import FromPaper, FromTray, Paper, ToPaper, Tray
 
 pytestmark = pytest.mark.requirement("X20", "X21")
 
@@ -15,6 +15,7 @@ def soon(monkeypatch):
     """What waits for nothing needs less than a second here."""
     monkeypatch.setattr("django_events.bridges.promises.SOON", 1.0)
     monkeypatch.setattr("django_events.bridges.inboxes.source_promises.SOON", 1.0)
+    monkeypatch.setattr("django_events.bridges.inboxes.queue_promises.SOON", 1.0)
 
 
 def check_paper_target(breaks=""):
@@ -44,12 +45,72 @@ def check_paper_source(breaks=""):
     )
 
 
+def check_tray(breaks="", *, in_order=True, **options):
+    tray = Tray()
+    return check_source(
+        FromTray(tray, breaks=breaks, in_order=in_order),
+        put=tray.put,
+        stop=tray.stop,
+        start=tray.start,
+        secrets=["hunter-two"],
+        seconds=1.0,
+        **options,
+    )
+
+
 def test_a_target_that_keeps_all_promises_passes():
     assert set(check_paper_target().values()) == {"kept"}
 
 
 def test_a_source_that_keeps_all_promises_passes():
     assert set(check_paper_source().values()) == {"kept"}
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_queue_that_keeps_all_promises_passes(in_order):
+    assert set(check_tray(in_order=in_order).values()) == {"kept"}
+
+
+def test_a_queue_of_texts_is_asked_for_texts():
+    assert set(check_tray("bodies", is_text=True).values()) == {"kept"}
+
+
+@pytest.mark.parametrize(
+    ("breaks", "promise"),
+    [
+        ("problems", "declared"),
+        ("no name", "declared"),
+        ("window", "declared"),
+        ("holds", "declared"),
+        pytest.param("waits", "nothing", marks=pytest.mark.slow),
+        pytest.param("reversed", "order", marks=pytest.mark.slow),
+        pytest.param("bodies", "order", marks=pytest.mark.slow),
+        pytest.param("bare", "order", marks=pytest.mark.slow),
+        pytest.param("in use", "order", marks=pytest.mark.slow),
+        pytest.param("forgets nothing", "forgotten", marks=pytest.mark.slow),
+        ("same identity", "messages"),
+        ("headers", "messages"),
+        pytest.param("too many", "most", marks=pytest.mark.slow),
+        pytest.param("forgets at once", "forgotten", marks=pytest.mark.slow),
+        pytest.param("keeps what it had", "forgotten", marks=pytest.mark.slow),
+        ("other identity", "forgotten"),
+        pytest.param("given back is lost", "given_back", marks=pytest.mark.slow),
+        ("given back behind", "given_back"),
+        pytest.param("shares", "twin", marks=pytest.mark.slow),
+        pytest.param("lag", "lag", marks=pytest.mark.slow),
+        ("keep raises", "keeping"),
+        pytest.param("keep waits", "keeping", marks=pytest.mark.slow),
+        ("main thread", "thread"),
+        ("other error", "outage"),
+        ("secret", "outage"),
+        pytest.param("no outage", "outage", marks=pytest.mark.slow),
+        ("close raises", "closing"),
+    ],
+)
+def test_a_queue_that_breaks_a_promise_is_told_which(breaks, promise):
+    with pytest.raises(AssertionError, match=r"^FromTray breaks") as raised:
+        check_tray(breaks)
+    assert promise in broken(raised.value)
 
 
 def broken(error):
@@ -67,6 +128,7 @@ def broken(error):
         ("reversed", "order"),
         ("not acknowledged", "order"),
         ("one answer short", "order"),
+        ("mixes keys", "keys"),
         ("no empty body", "content"),
         ("main thread", "thread"),
         ("newest is behind", "newest"),
@@ -129,6 +191,22 @@ def test_what_cannot_be_checked_is_said():
     assert found["gone"] == "not checked: remove isn't given"
     assert found["outage"] == "not checked: stop isn't given"
     assert found["order"] == "kept"
+    assert check_tray("cannot tell")["lag"] == "not checked: lag() is None: the source can't tell"
+
+
+def test_a_target_without_order_is_asked_for_none():
+    paper = Paper()
+
+    def check(**options):
+        return check_target(ToPaper(paper, breaks="reversed"), received=lambda: paper.entries, **options)
+
+    with pytest.raises(AssertionError, match="of the key"):
+        check()
+    paper.replace()
+    paper.newest = 0
+    with pytest.raises(AssertionError) as raised:
+        check(in_order=False)
+    assert broken(raised.value) == ["overtaken"]  # it tells the newest message, and so has an order
 
 
 def test_all_that_is_broken_is_said_at_once_and_without_secrets():

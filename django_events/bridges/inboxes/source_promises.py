@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from django_events.bridges.inboxes.queue_promises import QueuePromises
 from django_events.bridges.inboxes.sources import Found, GoneMessages, InboxMessage, Places, SourceUnavailable
 from django_events.bridges.promises import SOON, NotChecked, Promise, Promises, in_a_thread
 from django_events.declarations.declared_inbox import InboxSource
@@ -30,17 +31,22 @@ def check_source(
     start: Callable[[], Any] | None = None,
     secrets: Sequence[str] = (),
     seconds: float = 30.0,
+    is_text: bool = False,
 ) -> dict[str, str]:
     """Check that an inbox's source keeps the promises of `django_events.bridges.inboxes.sources`, by its real broker.
+
+    Of a queue these are the promises of `django_events.bridges.inboxes.queue_sources`, for which `remove` and `replace`
+    say nothing, and `is_text` that it takes no other bodies than texts.
 
     `put` adds messages of these bodies to the empty source, in this order. `remove` removes its oldest messages, so
     many. `replace` deletes what the source reads, and makes it anew, empty. `stop` and `start` are of the broker, and
     `seconds` how long it may take to be back, or to have what was put. `secrets` may be in no error. Returns what
     became of each promise; AssertionError says which are broken.
     """
-    return SourcePromises(
-        source, put=put, remove=remove, replace=replace, stop=stop, start=start, secrets=secrets, seconds=seconds
-    ).check(source)
+    given = {"stop": stop, "start": start, "secrets": secrets, "seconds": seconds}
+    if getattr(source, "is_queue", False):
+        return QueuePromises(source, put=put, is_text=is_text, **given).check(source)
+    return SourcePromises(source, put=put, remove=remove, replace=replace, is_text=is_text, **given).check(source)
 
 
 class SourcePromises(Promises):
@@ -49,10 +55,11 @@ class SourcePromises(Promises):
     of = "a source (django_events.bridges.inboxes.sources)"
     unavailable = SourceUnavailable
 
-    def __init__(self, source: Any, *, put: Any, remove: Any, replace: Any, **options: Any) -> None:
+    def __init__(self, source: Any, *, put: Any, remove: Any, replace: Any, is_text: bool, **options: Any) -> None:
         super().__init__(**options)
         self._source = source
         self._put_bodies = put
+        self._prefix = b"" if is_text else b"\xff\0"  # which is no text
         self._remove = remove
         self._replace = replace
         self._put = 0  # messages, the first of which may be removed by now
@@ -300,7 +307,7 @@ class SourcePromises(Promises):
 
     def _add(self, messages: int) -> None:
         first, self._put = self._put, self._put + messages
-        self._put_bodies([_body(number) for number in range(first, self._put)])
+        self._put_bodies([self._prefix + b"%d" % number for number in range(first, self._put)])
 
     def _opened(self) -> Any:
         reader = self._source.reader()
@@ -348,7 +355,7 @@ class SourcePromises(Promises):
         by_log: dict[str, list[int]] = {}
         for one in found:
             try:
-                number = _number(one.body)
+                number = self._number(one.body)
             except (TypeError, ValueError):
                 self.expect(False, f"{when}, {one.address} has the body {one.body!r:.60}, which was not put so")
             by_log.setdefault(one.log, []).append(number)
@@ -375,13 +382,7 @@ class SourcePromises(Promises):
     def _close(self, reader: Any) -> None:
         self.close(reader, "has read")
 
-
-def _body(number: int) -> bytes:
-    """A body that says its number, and is no text."""
-    return b"\xff\0%d" % number
-
-
-def _number(body: bytes | None) -> int:
-    if body is None or not body.startswith(b"\xff\0"):
-        raise ValueError(body)
-    return int(body[2:])
+    def _number(self, body: bytes | None) -> int:
+        if body is None or not body.startswith(self._prefix):
+            raise ValueError(body)
+        return int(body.removeprefix(self._prefix))

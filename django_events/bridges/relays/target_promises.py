@@ -16,11 +16,13 @@ from django_events.bridges.promises import NotChecked, Promise, Promises, in_a_t
 from django_events.bridges.relays.messages import message_of
 from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.declarations import DeclaredRelay, RelayTarget
+from django_events.declarations.declared_relay import forms_of
 from django_events.exceptions import MessageRefused
 from django_events.received import ReceivedEvent
 
 TOPIC = "conformance"
 AT_ONCE = 20  # messages of a batch
+MANY = 90  # of several keys
 
 
 def check_target(
@@ -32,16 +34,17 @@ def check_target(
     start: Callable[[], Any] | None = None,
     secrets: Sequence[str] = (),
     seconds: float = 30.0,
+    in_order: bool = True,
 ) -> dict[str, str]:
     """Check that a relay's target keeps the promises of `django_events.bridges.relays.targets`, by its real broker.
 
     `received` gives the addresses of all messages that the empty target got, in its order. `refused` makes of a message
     one that the target refuses for itself. `stop` and `start` are of the broker, and `seconds` how long it may take
-    to be back. `secrets` may be in no error. Returns what became of each promise; AssertionError says which are broken.
+    to be back. `secrets` may be in no error. `in_order` is whether the target has an order, that of each key. Returns
+    what became of each promise; AssertionError says which are broken.
     """
-    return TargetPromises(
-        target, received=received, refused=refused, stop=stop, start=start, secrets=secrets, seconds=seconds
-    ).check(target)
+    given = {"stop": stop, "start": start, "secrets": secrets, "seconds": seconds}
+    return TargetPromises(target, received=received, refused=refused, in_order=in_order, **given).check(target)
 
 
 class TargetPromises(Promises):
@@ -50,12 +53,13 @@ class TargetPromises(Promises):
     of = "a bridge (django_events.bridges.relays.targets)"
     unavailable = TargetUnavailable
 
-    def __init__(self, target: Any, *, received: Any, refused: Any, **options: Any) -> None:
+    def __init__(self, target: Any, *, received: Any, refused: Any, in_order: bool, **options: Any) -> None:
         super().__init__(**options)
         self._target = target
         self._received = received
         self._refused = refused
-        self._relay = DeclaredRelay(name=TOPIC, topics=(TOPIC,), handler=None, to=target)
+        self._in_order = in_order
+        self._relay = DeclaredRelay(name=TOPIC, topics=(TOPIC,), handler=None, to=target, form=forms_of(target)[0])
         self._ids = count(1)
 
     @Promise
@@ -104,6 +108,14 @@ class TargetPromises(Promises):
         self._close(bridge)
         bridge = self._opened()
         self._send_all(bridge, self._messages(1))
+        self._close(bridge)
+
+    @Promise
+    def keys(self) -> None:
+        """Each key of a batch is in its order, however they take turns."""
+        bridge = self._opened()
+        keys = [f"key {number * number % 11}" for number in range(MANY)]
+        self._send_all(bridge, [self._message(key=key) for key in keys])
         self._close(bridge)
 
     @Promise
@@ -212,7 +224,8 @@ class TargetPromises(Promises):
         self._send_all(bridge, [late])
         self._close(bridge)
         there = self._there([late.address, above.address])
-        self.expect(there == [above.address, late.address], f"a dead letter was sent last, and the target has {there}")
+        expected = self._as_ordered([above.address, late.address])
+        self.expect(self._as_ordered(there) == expected, f"a dead letter was sent last, and the target has {there}")
         if self._tells():
             newest = self._newest()
             self.expect(
@@ -253,8 +266,8 @@ class TargetPromises(Promises):
             with self.only_unavailable("send()"):
                 self._none_refused(bridge.send(left), left)
         there = self._there([one.address for one in messages])
-        first = list(dict.fromkeys(there))
-        self.expect(first == [one.address for one in messages], f"after an outage {there} are there, of five messages")
+        first, expected = self._as_ordered(list(dict.fromkeys(there))), [one.address for one in messages]
+        self.expect(first == self._as_ordered(expected), f"after an outage {there} are there, of five messages")
         self.expect(newest is None or len(there) == 5, f"after an outage {there} are there, and newest() told of them")
         self._close(bridge)
 
@@ -307,14 +320,25 @@ class TargetPromises(Promises):
         """Send, and look whether all is there, once, and in its order."""
         with self.only_unavailable("send()"):
             self._none_refused(bridge.send(messages), messages)
-        expected = [one.address for one in messages]
-        there = self._there(expected)
-        if len({one.key for one in messages}) > 1:  # no target promises an order of several keys
-            there, expected = sorted(there), sorted(expected)
+        there = self._there([one.address for one in messages])
+        missing = [one.address for one in messages if one.address not in there]
         self.expect(
-            there == expected,
-            f"send() returned, and the target got {_few(there)}, expected {_few(expected)}, in this order, each once",
+            not missing and len(there) == len(messages),
+            f"send() of {_few([one.address for one in messages])} returned, and the target got {_few(there)}: "
+            f"{_few(missing)} are missing, or some are there twice",
         )
+        if self._in_order:  # no target promises an order of several keys
+            for key in {one.key for one in messages if one.key is not None}:
+                expected = [one.address for one in messages if one.key == key]
+                got = [address for address in there if address in set(expected)]
+                self.expect(
+                    got == expected,
+                    f"send() returned, and the target got {_few(got)} of the key {key!r}, expected {_few(expected)}",
+                )
+
+    def _as_ordered(self, addresses: list[str]) -> list[str]:
+        """As the target has them; sorted if it has no order."""
+        return addresses if self._in_order else sorted(addresses)
 
     def _none_refused(self, answers: Any, messages: Sequence[RelayMessage]) -> None:
         answers = list(answers)

@@ -1,11 +1,23 @@
 """The targets and sources of this package keep the promises that a site's own have to keep."""
 
 from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from django.test import override_settings
 
-from django_events import jetstream, jetstream_source, kafka_source, redis_source, redis_stream
+from django_events import (
+    jetstream,
+    jetstream_source,
+    kafka_source,
+    rabbitmq_source,
+    redis_source,
+    redis_stream,
+    sns,
+    sqs,
+    sqs_source,
+)
 from django_events import kafka as kafka_topic
 from django_events import rabbitmq as to_rabbitmq
 from django_events.testing import check_source, check_target
@@ -144,3 +156,52 @@ def test_rabbitmq_as_a_target(rabbitmq):
     found = check_target(to_rabbitmq("sent"), received=received, stop=rabbitmq.kill, start=rabbitmq.start, seconds=60)
     assert unchecked(found) == {"empty", "newest", "overtaken", "refused"}
     rabbitmq.remove("sent")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_order", [True, False], ids=["fifo", "standard"])
+@pytest.mark.parametrize("service", ["sqs", "sns"])
+def test_sqs_and_sns_as_targets(aws, service, in_order):
+    name = "sent.fifo" if in_order else "sent"
+    aws.make_queue(name)
+    target = sqs(name) if service == "sqs" else sns(aws.make_topic(name, name))
+    found = check_target(
+        target,
+        received=lambda: [entry.address for entry in aws.entries(name)],
+        refused=lambda message: replace(message, body=b"\xff"),  # no text
+        stop=aws.kill,
+        start=aws.start,
+        secrets=[aws.options["aws_secret_access_key"]],
+        in_order=in_order,
+    )
+    assert unchecked(found) == {"empty", "newest", "overtaken"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bank.fifo", "bank"])
+def test_sqs_as_a_source(aws, name):
+    aws.make_queue(name)
+    found = check_source(
+        sqs_source(name, visibility=timedelta(seconds=3)),
+        put=lambda bodies: [aws.put(name, body.decode()) for body in bodies],
+        stop=aws.kill,
+        start=aws.start,
+        secrets=[aws.options["aws_secret_access_key"]],
+        is_text=True,
+    )
+    assert unchecked(found) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_rabbitmq_as_a_source(rabbitmq, exclusive):
+    rabbitmq.declare("bank", kind="classic")
+    found = check_source(
+        rabbitmq_source("bank", exclusive=exclusive),
+        put=lambda bodies: rabbitmq.put("bank", bodies),
+        stop=rabbitmq.kill,
+        start=rabbitmq.start,
+        seconds=60,
+    )
+    rabbitmq.remove("bank")
+    assert unchecked(found) == set()
