@@ -3,7 +3,6 @@
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -364,26 +363,4 @@ class TurnsProxy(Proxy):
     def from_server(self, wire: Wire, data: bytes) -> None:
         assert isinstance(wire, TurnsWire)
         wire.turn = None
-        wire.client.sendall(data)
-
-
-class SlowProxy(Proxy):
-    """Holds back each answer for a while, as a server does that is far away. Wires don't wait for each other."""
-
-    wire = TurnsWire
-
-    def __init__(self, url: str, seconds: float) -> None:
-        self._seconds = seconds
-        super().__init__(url)
-
-    def from_client(self, wire: Wire, data: bytes) -> None:
-        assert isinstance(wire, TurnsWire)
-        wire.turn = wire.turn or bytearray()
-        wire.server.sendall(data)
-
-    def from_server(self, wire: Wire, data: bytes) -> None:
-        assert isinstance(wire, TurnsWire)
-        if wire.turn is not None:
-            wire.turn = None
-            time.sleep(self._seconds)
         wire.client.sendall(data)

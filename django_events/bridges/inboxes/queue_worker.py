@@ -112,11 +112,7 @@ class QueueInboxWorker(InboxWorker):
                 reader.give_back(held.late, timedelta(0))
         lingered = self._lingers
         if taken:
-            self._lingers = True
-            with self._reading():
-                reader.acknowledge(taken)
-                self._refuse_lateness(time.monotonic() - began, reader.holds)
-            self._lingers = False
+            self._acknowledge(reader, taken, began)
         if held.messages:
             self._hold(reader, held, took=bool(taken))
         elif lingered:
@@ -164,14 +160,24 @@ class QueueInboxWorker(InboxWorker):
         }
         return {keys[key] for key in taken_already(self.using, row, keys)}
 
-    def _refuse_lateness(self, took: float, holds: float) -> None:
-        """SourceUnavailable if the queue has not waited for the acknowledgement, although it may have taken it."""
-        if took > holds:
+    def _acknowledge(self, reader: QueueReader, taken: Sequence[QueuedMessage], began: float) -> None:
+        """Let the queue forget what is published; SourceUnavailable if it may not have waited for that."""
+        self._lingers = True
+        took, refusal = time.monotonic() - began, ""
+        try:
+            with self._reading():
+                reader.acknowledge(taken)
+        except SourceUnavailable as error:
+            if took <= reader.holds:
+                raise
+            refusal = f" {error}"
+        if took > reader.holds:
             raise SourceUnavailable(
-                f"{self._source} waits for {holds:g} s, and it took {took:.1f} s until messages were published. They "
-                "may come again, and are recognised if they have an identity. Make transform faster, batch_size "
-                "smaller, or that time longer: visibility of SQS, heartbeat of RabbitMQ."
+                f"{self._source} waits for {reader.holds:g} s, and it took {took:.1f} s until messages were published. "
+                "They may come again, and are recognised if they have an identity. Make transform faster, batch_size "
+                f"smaller, or that time longer: visibility of SQS, heartbeat of RabbitMQ.{refusal}"
             )
+        self._lingers = False
 
     def _sort(
         self, received: Sequence[QueuedMessage], known: Collection[str], seconds: float

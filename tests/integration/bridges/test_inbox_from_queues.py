@@ -269,6 +269,36 @@ def test_a_transform_that_is_too_slow_for_a_batch_loses_no_acknowledgement(thing
         queue.close()
 
 
+def test_a_transform_that_is_slower_than_the_queue_waits_is_called_once_and_is_said(things, make_inbox, queue):
+    """RabbitMQ closes the connection meanwhile, and gives the message out again; SQS shows it again."""
+    tried, said, options = [], set(), queue.server.options
+    is_sqs = isinstance(queue, Sqs)
+    source = queue.source(visibility=timedelta(seconds=1)) if is_sqs else queue.source()
+    holds = 1 if is_sqs else 2
+
+    def slow(message):
+        tried.append(message.json())
+        time.sleep(holds + 2)
+        return letter(message)
+
+    def is_done():
+        turn(worker)
+        said.add(row().error)
+        return bool(tried) and queue.waiting() == 0 and not row().error
+
+    queue.send(1)
+    with (
+        override_settings(
+            DJANGO_EVENTS={"BROKERS": {queue.server.name: options | ({} if is_sqs else {"heartbeat": 1})}}
+        ),
+        closing(worker_of("default", make_inbox(things, source=source, transform=slow))) as worker,
+    ):
+        wait_until(is_done, seconds=60, what="an empty queue")
+
+    assert (values(things), tried) == ([1], [1])
+    assert any(f"waits for {holds} s, and it took {holds + 2}." in error for error in said)
+
+
 def test_properties_that_amqp_can_not_decode_make_a_message_unreadable_and_others_go_on(things, make_inbox, rabbitmq):
     queue = Rabbit(rabbitmq)
     try:
