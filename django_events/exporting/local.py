@@ -60,13 +60,19 @@ class LocalEngine:
             self._cancel()
 
     def write(self, wanted: Export, topic: TopicLog, part: Part, place: str, bytes_per_row: float) -> int:
-        self._written, self._of = 0, len(part)
-        Path(split(place)[2]).mkdir(parents=True)
-        made = RangeFiles.of(wanted, part.topic)
+        folder = split(place)[2]
+        Path(folder).mkdir(parents=True)
         whole = Range(topic.name, topic.id, part.start, part.end)
+        rows, _ = self.write_range(RangeFiles.of(wanted, part.topic), whole, folder, bytes_per_row)
+        Path(folder + SUCCESS).touch()
+        return rows
+
+    def write_range(self, made: RangeFiles, whole: Range, folder: str, bytes_per_row: float) -> tuple[int, list[str]]:
+        """Write the events of a range into a folder; returns how many were read, and the files by their names."""
+        self._written, self._of = 0, len(whole)
         ranges = made.cut(whole, bytes_per_row=bytes_per_row, at_once=self.threads)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="django_events exports") as pool:
-            tasks = [pool.submit(self._write, made, one, split(place)[2], task) for task, one in enumerate(ranges)]
+            tasks = [pool.submit(self._write, made, one, folder, task) for task, one in enumerate(ranges)]
             try:
                 done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
                 failed = [error for task in done if (error := task.exception()) is not None]
@@ -77,8 +83,8 @@ class LocalEngine:
                     self._cancel()
                     for task in tasks:
                         task.cancel()
-        Path(split(place)[2] + SUCCESS).touch()
-        return sum(task.result() for task in tasks)
+        written = [task.result() for task in tasks]
+        return sum(rows for rows, _ in written), [file for _, files in written for file in files]
 
     def count(self, format: str, place: str) -> int:
         return count(format, place)
@@ -87,7 +93,7 @@ class LocalEngine:
         """How much of the part is done."""
         return self._written / self._of if self._of else 0.0
 
-    def _write(self, made: RangeFiles, one: Range, place: str, task: int) -> int:
+    def _write(self, made: RangeFiles, one: Range, place: str, task: int) -> tuple[int, list[str]]:
         with self._connections.one(made.dsn) as connection:
             return made.write(connection, one, place, task=task, tell=self._tell)
 

@@ -2,7 +2,7 @@
 
     made = RangeFiles.of(export, topic)
     with made.dsn.connected() as connection:
-        rows = made.write(connection, Range("orders", 7, 1, 250_001), "/data/…/attempts/1f…", task=0)
+        rows, files = made.write(connection, Range("orders", 7, 1, 250_001), "/data/…/attempts/1f…", task=0)
 
 It knows nothing of attempts and journals: the place is a folder that is there, and that no other writer has.
 """
@@ -67,23 +67,23 @@ class RangeFiles:
         *,
         task: int,
         tell: Callable[[int], object] = lambda rows: None,
-    ) -> int:
-        """Write the events of a range into a folder; returns how many. `tell` hears of each batch before it is added.
+    ) -> tuple[int, list[str]]:
+        """Write the events of a range into a folder; returns how many, and the files by their names below it.
 
-        It ends what is written by raising.
+        `tell` hears of each batch before it is added, and ends what is written by raising. Then no file is left.
         """
         reader = self.columns.reader(self.dsn, fetch_size=FETCH_SIZE, fail_on_data_loss=not self.allow_loss)
         # Files may get somewhat larger than the estimate, rather than have a small one for the rest.
         limit = self.target_size if "type" in self.by else self.target_size * 3 // 2
-        if self.by_topic:
-            place = str(make_below(Path(place), topic_folder(one.topic)))
+        above = f"{topic_folder(one.topic)}/" if self.by_topic else ""
+        if above:
+            place = str(make_below(Path(place), above.rstrip("/")))
         rows = 0
         with FolderFiles(
             place, by=self.by, format=self.format, target_size=limit, task=task, columns=self.columns
         ) as files:
             for batch in reader.read_by(connection, one):
-                if tell is not None:
-                    tell(batch.num_rows)
+                tell(batch.num_rows)
                 files.add(batch)
                 rows += batch.num_rows
-        return rows
+        return rows, [above + file for file in files.files]

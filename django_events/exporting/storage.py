@@ -10,7 +10,7 @@ systems Spark has the calls: see `spark.exporting.storage`.
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from errno import EACCES, EEXIST, EINVAL, ENOTEMPTY, ENOTSUP
 from pathlib import Path
@@ -136,6 +136,13 @@ class OfDisk:
             raise
         _keep(target.parent)
         return True
+
+
+def keep_files(folder: str, files: Iterable[str]) -> None:
+    """Wait until a power failure can't take away these files, which are somewhere below a folder."""
+    paths = [Path(folder, file) for file in files]
+    for path in [*paths, *sorted({path.parent for path in paths}), Path(folder)]:
+        _keep(path)
 
 
 def files_below(folder: str) -> Iterator[Path]:

@@ -26,7 +26,7 @@ from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import BY, FOR_NULL, escaped, type_folder
 from django_events.exporting.storage import data_files, make_below
 from django_events.reading.columns import TIME
-from django_events.reading.typed.columns import DATA
+from django_events.reading.typed.columns import DATA, RESCUED, VERSION
 from django_events.reading.typed.evolution import leaves
 
 SCHEMA = PLAIN.schema
@@ -39,6 +39,7 @@ PER_SPLIT = 16 << 20  # bytes of events that are put into folders at a time
 
 # By these an event is looked for. Of what is long and never compared, statistics and dictionaries only cost time.
 COMPARED = ["partition", "offset", "number", "timestamp", "type", "key", "published_at"]
+COMPARED_TOO = [VERSION, RESCUED]  # where values are typed
 REPEATED = ["partition", "type", "key", "metadata"]
 ZSTD_LEVEL = 1
 BUFFER = 1 << 20
@@ -74,7 +75,7 @@ class FolderFiles:
         self._columns = columns
         self._kind, self._suffix = OUTPUTS[format]
         self._id = uuid4()
-        self._made = 0
+        self.files: list[str] = []  # that were begun, by their names below the place
         self._batches: list[pa.RecordBatch] = []
         self._size = 0
         self._folders: dict[str, _Pending] = {}
@@ -95,6 +96,9 @@ class FolderFiles:
         for pending in self._folders.values():
             with suppress(Exception):  # what went wrong first is what is said
                 pending.close()
+        for file in self.files:
+            with suppress(OSError):
+                (self._place / file).unlink(missing_ok=True)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Events in the order of their ids."""
@@ -139,8 +143,9 @@ class FolderFiles:
     def _new(self, folder: str) -> Path:
         """A new file; FileNotFoundError if another run has cleared the place."""
         at = make_below(self._place, folder)
-        self._made += 1
-        return at / f"part-{self._task:05d}-{self._id}.c{self._made:03d}{self._suffix}"
+        path = at / f"part-{self._task:05d}-{self._id}.c{len(self.files) + 1:03d}{self._suffix}"
+        self.files.append(str(path.relative_to(self._place)))
+        return path
 
 
 class _Pending:
@@ -262,7 +267,7 @@ def parquet_writer(file: IO[bytes], schema: pa.Schema, *, is_sorted: bool = True
         compression="zstd",
         compression_level=ZSTD_LEVEL,
         use_dictionary=[*(name for name in REPEATED if name in schema.names), *typed],
-        write_statistics=[*(name for name in COMPARED if name in schema.names), *typed],
+        write_statistics=[*(name for name in (*COMPARED, *COMPARED_TOO) if name in schema.names), *typed],
         sorting_columns=by_offset(schema) if is_sorted else None,
     )
 

@@ -47,7 +47,7 @@ def attempted(log: Callable[..., Any], dsn: str, place: Path, beside: str) -> Tr
     with Dsn(dsn).connected() as connection:
         [topic] = find(connection, TopicChoice(names=("things",)))
     made = RangeFiles.of(Export(dsn=dsn, topics=("things",), path=str(place), by=("day", "type")), "things")
-    return lambda: write_one(made, Range("things", topic.id, 1, EVENTS + 1), beside, 0)
+    return lambda: write_one(made, Range("things", topic.id, 1, EVENTS + 1), beside=beside, task=0)
 
 
 def test_of_two_tries_at_once_one_counts(attempted: Try, place: Path, beside: str) -> None:
