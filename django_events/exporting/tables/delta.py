@@ -6,7 +6,7 @@ append also says its mark in the history, which tells whether it was undone.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,8 +30,10 @@ from django_events.exporting.tables.delta_expiring import (
     folder_of,
     written_before,
 )
+from django_events.exporting.tables.delta_files import added
 from django_events.exporting.tables.expiring import RemovedVersions, moment_of, not_named, remove
 from django_events.exporting.tables.folders import files_of_table
+from django_events.exporting.tables.rows_files import RowsFile, folder_on_disk, other_partitions
 from django_events.exporting.tables.table import (
     COLUMNS,
     ERASED,
@@ -63,6 +65,7 @@ OF_FIRST, OF_GREATEST, OF_ERASURES, OF_TIMES = "first", "greatest", "erasures", 
 FEW, MORE = 4, 8  # commits that are looked at first, and how many times as many each time after
 EXPIRED = "django-events.expired"  # the version in which files were looked for that no commit has named
 CHANGES = "delta.enableChangeDataFeed"
+CONSTRAINTS, COLUMN_NAMES = "delta.constraints.", "delta.columnMapping.mode"
 
 
 class DeltaEvents:
@@ -100,6 +103,48 @@ class DeltaEvents:
         self._append(events, self._saying(mark))
         self.lost_end = False
 
+    def folder_of_rows(self) -> str:
+        return folder_on_disk(self._place)
+
+    def columns_of_rows(self) -> FileColumns:
+        self._refuse_unheeded()
+        seen = self._table.version()
+        if new_columns(pa.schema(self._table.schema().to_arrow()), self._place, self._columns):
+            self._append([], CommitProperties())
+            if self._table.version() != seen + 1:  # what comes next would stand on a commit that `mark` hasn't seen
+                raise Conflict(f"{self._place} had a commit of another writer.")
+        return self._columns_here()
+
+    def add(self, files: Sequence[RowsFile], mark: Mark) -> None:
+        if not files:
+            self.append([], mark)
+            return
+        self._refuse_anew(mark)
+        try:
+            self._table.create_write_transaction(
+                [added(file, partition=DAY.name, compared=IN_STATISTICS) for file in files],
+                "append",
+                self._table.schema(),
+                partition_by=self._partitions,
+                commit_properties=self._saying(mark),
+            )
+        except CommitFailedError as error:
+            raise Conflict(str(error)) from error
+        self._table.update_incremental()
+        self.lost_end = False
+
+    def _refuse_unheeded(self) -> None:
+        """Refused if the table asks of its writers what is only done where rows pass through delta-rs."""
+        known = self._table.metadata()
+        if known.partition_columns != self._partitions:
+            raise other_partitions(self._place, ", ".join(known.partition_columns) or "nothing")
+        for name, value in known.configuration.items():
+            if name.startswith(CONSTRAINTS) or (name == COLUMN_NAMES and value != "none"):
+                raise Refused(
+                    f"{self._place} has {name} set, which Spark's tasks don't heed. Nothing was added. Take --engine "
+                    "local, or take that setting away."
+                )
+
     def _refuse_anew(self, mark: Mark) -> None:
         if mark.incarnation != self._made_for():  # `mark` looks for the one that the table was made for
             raise Refused(
@@ -117,12 +162,10 @@ class DeltaEvents:
 
     def _append(self, events: Iterable[pa.RecordBatch], saying: CommitProperties) -> None:
         known = pa.schema(self._table.schema().to_arrow())
-        columns, schema = self._columns, self._schema
         # Another tool may add columns.
-        differs = bool(new_columns(known, self._place, columns)) or len(known) > len(schema)
-        if columns.typed is not None and DATA in known.names:
-            columns = columns.after(known.field(DATA).type, self._place)
-            schema = self._shape_of(columns)
+        differs = bool(new_columns(known, self._place, self._columns)) or len(known) > len(self._schema)
+        columns = self._columns_here()
+        schema = self._schema if columns.typed is None else self._shape_of(columns)
         failed: list[BaseException] = []
         batches = self._shaped(map(columns.conformed, events), schema)
         source = pa.RecordBatchReader.from_batches(schema, _noted(batches, failed))
@@ -141,6 +184,13 @@ class DeltaEvents:
             if failed:
                 raise failed[0] from None
             raise
+
+    def _columns_here(self) -> FileColumns:
+        """The columns of events, with the fields that the table has already."""
+        known = pa.schema(self._table.schema().to_arrow())
+        if self._columns.typed is None or DATA not in known.names:
+            return self._columns
+        return self._columns.after(known.field(DATA).type, self._place)
 
     def _saying(
         self, mark: Mark, *, erased: LastErasure | None = None, greatest: int | None = None

@@ -9,7 +9,7 @@ when enough events wait, or when they have waited for long enough.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -26,8 +26,10 @@ from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.layout import TARGET
 from django_events.exporting.local import Connections
 from django_events.exporting.locking import COMMITTED, FolderLock, alone, resting
+from django_events.exporting.range_files import RangeFiles
 from django_events.exporting.tables.erasing import erase_in_table
 from django_events.exporting.tables.expiring import RemovedVersions
+from django_events.exporting.tables.rows_files import RowsWriter, folder_on_disk, read_footers
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.reading import topics
 from django_events.reading.dsn import Connection, Dsn
@@ -105,21 +107,24 @@ def export_to_tables(
     stop: StopRequest,
     tell: Tell = lambda topic, added, waiting: None,
     warn: Warn = lambda why: None,
+    writer: RowsWriter | None = None,
 ) -> TableSummary:
-    """Bring the tables to the end of the log, or keep them there; InUse if another command writes to the place."""
+    """Bring the tables to the end of the log, or keep them there; InUse if another command writes to the place.
+
+    Without a writer, events pass through this process.
+    """
     dsn = Dsn(wanted.dsn)
     place = f"catalog {wanted.catalog}/{wanted.path}" if wanted.catalog else wanted.path
+    if writer is not None and wanted.catalog is None:
+        folder_on_disk(wanted.path)
     connections, lost = Connections(), Event()
 
-    def cancel() -> None:
-        lost.set()
-        connections.cut()
-
     with (
+        writer.working() if writer else nullcontext(connections.cut) as end,
         alone(dsn, place, of_what_is_written=COMMITTED) as lock,
         resting(dsn) as connection,
-        lock.watched(cancel),
-        closing(_Run(wanted, connection, connections, stop, tell, warn, lock)) as run,
+        lock.watched(partial(_cancel, lost, connections.cut, end)),
+        closing(_Run(wanted, connection, connections, stop, tell, warn, lock, writer)) as run,
     ):
         run.open()
         run.once()
@@ -130,6 +135,12 @@ def export_to_tables(
         if not wanted.follow and not lost.is_set():
             run.tidy()
     return run.summary
+
+
+def _cancel(lost: Event, *ends: Callable[[], object]) -> None:
+    lost.set()
+    for end in ends:
+        end()
 
 
 class _Run:
@@ -144,9 +155,11 @@ class _Run:
         tell: Tell,
         warn: Warn,
         lock: FolderLock,
+        writer: RowsWriter | None,
     ) -> None:
         self._wanted, self._connection, self._connections = wanted, connection, connections
         self._stop, self._tell, self._warn, self._lock = stop, tell, warn, lock
+        self._writer = writer
         self._dsn = Dsn(wanted.dsn)
         self._follower = Follower(wanted.consumer) if wanted.consumer else None
         self._waiting_since: dict[str, float] = {}
@@ -162,6 +175,8 @@ class _Run:
         for log in self._logs():
             self._tables[log.name] = table = opened(self._wanted, log)
             table.refuse_other_values()
+            if self._writer is not None:
+                table.folder_of_rows()  # or Invalid, before anything is read
 
     def close(self) -> None:
         self.summary.left_out = sum(table.left_out for table in self._tables.values())
@@ -259,9 +274,11 @@ class _Run:
             self._say_mark(log, start)
         while start < end and not self._stop.requested:
             size = bytes_per_row(self._dsn, Range(log.name, log.id, start, end))
-            most = max(min(self._wanted.events_per_commit, int(BYTES_PER_COMMIT / size)), 1)
+            most = self._wanted.events_per_commit
+            if self._writer is None:
+                most = max(min(most, int(BYTES_PER_COMMIT / size)), 1)
             until = min(start + most, end)
-            self._commit(log, start, until)
+            self._commit(log, start, until, size)
             if self._wanted.thin is not None:
                 with suppress(Conflict):
                     self.summary.expired.add(self._tables[log.name].thin(self._wanted.thin))
@@ -307,7 +324,7 @@ class _Run:
             )
         return max(mark.next, log.first)
 
-    def _commit(self, log: TopicLog, start: int, end: int) -> None:
+    def _commit(self, log: TopicLog, start: int, end: int, bytes_per_row: float) -> None:
         """Add a range in one commit; Refused if another run has moved the mark."""
         table = self._tables[log.name]
         before = table.mark()
@@ -320,7 +337,10 @@ class _Run:
         for _ in range(CONFLICTS):
             self._refuse_older(log)
             try:
-                table.append(self._events(log, start, end), mark)
+                if self._writer is None:
+                    table.append(self._events(log, start, end), mark)
+                else:
+                    self._add(self._writer, table, log, mark, Range(log.name, log.id, start, end), bytes_per_row)
                 break
             except Conflict:
                 now = table.mark()
@@ -355,6 +375,30 @@ class _Run:
             for batch in reader.read_by(connection, Range(log.name, log.id, start, end)):
                 self._rows += batch.num_rows
                 yield batch
+        self._refuse_incomplete(log, start, end)
+
+    def _add(
+        self, writer: RowsWriter, table: EventTable, log: TopicLog, mark: Mark, whole: Range, bytes_per_row: float
+    ) -> None:
+        """Add a range whose events are written by others. What the footers of the files say is what counts."""
+        made = RangeFiles(
+            dsn=self._dsn,
+            by=("day",),
+            format="parquet",
+            target_size=self._wanted.target_size,
+            columns=table.columns_of_rows(),
+            allow_loss=self._wanted.allow_loss,
+        )
+        folder = table.folder_of_rows()
+        sent, names = writer.write_range(made, whole, folder, bytes_per_row)
+        files = read_footers(folder, names)
+        self._rows = sum(file.rows for file in files)
+        if self._rows != sent:
+            raise Refused(f"{self._rows} of {sent} events from {whole.start} on were written. Run the export again.")
+        self._refuse_incomplete(log, whole.start, whole.end)
+        table.add(files, mark)
+
+    def _refuse_incomplete(self, log: TopicLog, start: int, end: int) -> None:
         if self._rows != end - start and not self._wanted.allow_loss and not is_compacted(log, start, end, self._rows):
             raise Refused(f"{self._rows} of {end - start} events from {start} on were read. Run the export again.")
 

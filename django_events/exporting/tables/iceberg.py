@@ -8,10 +8,12 @@ A rollback sets the snapshot back and leaves the properties, so each snapshot sa
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io import InputFile, OutputFile
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
@@ -28,10 +31,12 @@ from django_events.exceptions import Refused
 from django_events.exporting.blanking import blanked
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns
+from django_events.exporting.storage import make_below
 from django_events.exporting.tables.expiring import THINNED_AT_ONCE, RemovedVersions, moment_of, not_named, remove
 from django_events.exporting.tables.iceberg_catalogs import Namespace, beside_others
 from django_events.exporting.tables.iceberg_expiring import (
     KEEPS_FILES,
+    ROWS,
     IcebergFiles,
     Shared,
     folder_of,
@@ -39,6 +44,8 @@ from django_events.exporting.tables.iceberg_expiring import (
     is_worth_a_commit,
     keeps_files,
 )
+from django_events.exporting.tables.iceberg_files import described, numbered
+from django_events.exporting.tables.rows_files import RowsFile, folder_on_disk, other_partitions
 from django_events.exporting.tables.table import (
     COLUMNS,
     ERASED,
@@ -126,14 +133,40 @@ class IcebergEvents:
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
         self._make_ready()
-        columns = self._columns
-        if columns.typed is not None:
-            columns = columns.after(self._table.schema().as_arrow().field(DATA).type, self.place)
+        columns = self._columns_here()
         schema = SCHEMA if columns.typed is None else columns.schema
         table = pa.Table.from_batches(map(columns.conformed, events), schema)
         said = self._marking(mark)
         self._commit(lambda change: change.append(table, snapshot_properties=self._saying(said)), said)
         self.lost_end = False
+
+    def folder_of_rows(self) -> str:
+        return str(make_below(Path(folder_on_disk(self._table.location())), ROWS.rstrip("/")))
+
+    def columns_of_rows(self) -> FileColumns:
+        self._make_ready()
+        schema, by = self._table.schema(), self._table.spec().fields
+        day_of = schema.find_field("timestamp").field_id
+        if [(one.source_id, one.transform) for one in by] != [(day_of, DayTransform())]:
+            raise other_partitions(self.place, ", ".join(one.name for one in by) or "nothing")
+        columns = self._columns_here()
+        return replace(columns, schema=numbered(columns.schema, schema))
+
+    def add(self, files: Sequence[RowsFile], mark: Mark) -> None:
+        if not files:
+            self.append([], mark)
+            return
+        place = f"{self._table.location()}/{ROWS}"
+        described_files = [described(file, self._table, f"{place}{file.name}") for file in files]
+        said = self._marking(mark)
+        self._commit(partial(_add, files=described_files, said=self._saying(said)), said)
+        self.lost_end = False
+
+    def _columns_here(self) -> FileColumns:
+        """The columns of events, with the fields that the table has already."""
+        if self._columns.typed is None:
+            return self._columns
+        return self._columns.after(self._table.schema().as_arrow().field(DATA).type, self.place)
 
     def _marking(self, mark: Mark) -> dict[str, str]:
         """The properties that events bring with them."""
@@ -438,6 +471,10 @@ class IcebergEvents:
                     change.set_properties(properties)
         except CommitFailedException as error:
             raise Conflict(str(error)) from error
+        except FileNotFoundError as error:  # another run may have removed the snapshot that this was to stand on
+            if self._loaded().metadata.current_snapshot_id == self._table.metadata.current_snapshot_id:
+                raise
+            raise Conflict(str(error)) from error
 
     def _small(self, target_size: int) -> Iterator[tuple[int, int, int]]:
         """Ids from and to of neighbouring files of one day that are small, and how many files they are."""
@@ -484,6 +521,13 @@ def _keeping_manifests(table: Table) -> Table:
 
 def _erased_until(last: LastErasure) -> dict[str, str]:
     return {ERASED: str(last.number), ERASED_AT: str(last.at)}
+
+
+def _add(change: Any, *, files: Sequence[DataFile], said: dict[str, str]) -> None:
+    # Not `add_files`, which would give the table a mapping of names, for files whose columns have no numbers.
+    with change.update_snapshot(snapshot_properties=said).fast_append() as snapshot:
+        for file in files:
+            snapshot.append_data_file(file)
 
 
 def _overwrite(change: Any, *, rows: pa.Table, within: str, said: dict[str, str]) -> None:

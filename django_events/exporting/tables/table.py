@@ -4,7 +4,7 @@ Exactly once rests on `append`: events and the mark that says how far the table 
 another one came in between. So a process that was frozen, or has lost its lock, adds nothing when it wakes up.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
@@ -15,6 +15,7 @@ from django_events.exceptions import Refused
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import PLAIN, FileColumns, told
 from django_events.exporting.tables.expiring import RemovedVersions
+from django_events.exporting.tables.rows_files import RowsFile
 from django_events.exporting.writing import SCHEMA
 from django_events.reading.typed.evolution import evolved, plain
 
@@ -74,6 +75,18 @@ class EventTable(Protocol):
 
         If `events` raises, nothing is added, and that error is raised.
         """
+
+    def folder_of_rows(self) -> str:
+        """The folder that files of rows are written into by others, each below that of its day; Invalid in a store."""
+
+    def columns_of_rows(self) -> FileColumns:
+        """The columns of these files, which the table is given if it lacks some; Refused if it needs another writer.
+
+        Conflict if another commit came first, as then `mark` hasn't seen it.
+        """
+
+    def add(self, files: Sequence[RowsFile], mark: Mark) -> None:
+        """As `append`, of files that were written after `mark` and `columns_of_rows` were asked."""
 
     def refuse_other_values(self) -> None:
         """Refused if the table has its values in other columns than those it was opened with."""
