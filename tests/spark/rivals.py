@@ -32,6 +32,8 @@ HALF_DONE = ("task_*/**/*.parquet", "*.tasks/**/*.parquet")
 # Of an export whose tasks write: so many of them that there is time between the first and the last.
 SLOWLY = ("--by", "none", "--target-size", "4KB")
 BATCHES = ("--most", EVENTS // 16)  # of a follower
+# Of a table, whose files lie in it before a commit names them.
+OF_A_TABLE = ("day=*/part-*.parquet",)
 LOCKS = """
 SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
 WHERE locktype = 'advisory' AND granted AND datname = current_database()
@@ -61,9 +63,9 @@ class Rival:
     def said(self) -> str:
         return self._said.read_text()
 
-    def wait_until_half_done(self, folder: Path) -> None:
+    def wait_until_half_done(self, folder: Path, patterns: tuple[str, ...] = HALF_DONE) -> None:
         """Until Spark has some of the files and goes on."""
-        self.wait_until_written(folder, *HALF_DONE)
+        self.wait_until_written(folder, *patterns)
 
     def wait_until_written(self, folder: Path, *patterns: str) -> None:
         def found() -> bool:
@@ -253,14 +255,20 @@ def follower_that_wakes_up_too_late(first: Standing, topic: Any, folder: Path, *
 
 
 def a_part_is_lost_while_it_writes(
-    words: tuple[Any, ...], lost: str, folder: Path, environment: dict[str, str], *, master: str
+    words: tuple[Any, ...],
+    lost: str,
+    folder: Path,
+    environment: dict[str, str],
+    *,
+    master: str,
+    half_done: tuple[str, ...] = HALF_DONE,
 ) -> str:
     """The JVM dies and its command lives, or the other way round; another one does the rest. Returns what that said.
 
     A JVM whose command is gone ends by itself. One that is frozen learns of it when all is done by others.
     """
     with rival(*words, said=folder / "lost", environment=environment, master=master) as first:
-        first.wait_until_half_done(folder / "out")
+        first.wait_until_half_done(folder / "out", half_done)
         if lost == "jvm":
             left = first.lose("jvm")
             assert first.end() == 1, first.said

@@ -20,10 +20,12 @@ from django.db import connection
 
 from django_events import Draft
 from django_events.spark import java
+from tests.integration.exporting.test_expiring import rows_on_disk
 from tests.spark.conftest import SHORT_LIVED, killed_in
 from tests.spark.rivals import (
     EVENTS,
     FREEZES,
+    OF_A_TABLE,
     PATIENCE,
     ROUNDS,
     SLOWLY,
@@ -42,6 +44,8 @@ from tests.spark.rivals import (
 from tests.spark.test_batch import publish, stored
 from tests.spark.test_export import exported, run, url
 from tests.support.processes import free_port, wait_until
+from tests.support.tables import files_of, read_back
+from tests.support.tables import run as run_table
 
 pytestmark = [
     pytest.mark.long,
@@ -51,6 +55,7 @@ pytestmark = [
 ]
 
 HOME = Path(pyspark.__file__).parent
+MANY_TASKS = ("--target-size", "4KB")  # of a table
 
 
 def wait_for_port(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
@@ -348,6 +353,52 @@ def test_a_server_of_spark_connect_exports_follows_and_counts(
     assert exported(spark, tmp_path / "live") == stored(topic)
     counted = manage(client, "analyze_events", "counts", topic, "--remote", server, "--format", "json")
     assert sum(row["events"] for row in json.loads(counted)) == 3_010
+
+
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_tables_are_written_on_a_cluster_and_by_spark_connect(
+    log: Callable[..., Any], tmp_path: Path, cluster: Cluster, server: str, environment: dict[str, str], format: str
+) -> None:
+    topic = log(*(Draft(value=n, type=f"t{n % 3}") for n in range(3_000)), partitions=2)
+    words = ("export_events", topic, "--to", tmp_path / "out", "--format", format, "--engine", "spark")
+    client = {**environment, "JAVA_HOME": str(tmp_path / "none")}
+
+    assert manage(environment, *words, *MANY_TASKS, "--master", cluster.master).startswith("Exported 3,000")
+    publish(topic, *range(100))
+    assert manage(client, *words, "--remote", server).startswith("Exported 100 events")
+    assert manage(client, *words, "--remote", server).startswith("Nothing to export")
+
+    assert read_back(tmp_path / "out", format) == stored(topic)
+
+
+@pytest.mark.requirement("X15")
+@pytest.mark.parametrize(("round", "format"), [(n, ("delta", "iceberg")[n % 2]) for n in range(max(ROUNDS, 2))])
+def test_a_machine_that_is_frozen_while_its_tasks_write_a_table_adds_nothing(
+    things: Any, tmp_path: Path, cluster: Cluster, outside: dict[str, str], format: str, round: int
+) -> None:
+    """The other machine does its tasks, and the commit names those files; then it goes on with its own."""
+    out = tmp_path / "out"
+    words = ("export_events", things, "--to", out, "--format", format, "--engine", "spark", *MANY_TASKS)
+    where = {"said": tmp_path / "said", "environment": outside, "master": cluster.master}
+    with rival(*words, **where, **IMPATIENT) as export:
+        export.wait_until_half_done(out, OF_A_TABLE)
+        machine = wait_until(
+            lambda: next((one for one in cluster.machines if workers(one)), None), what="a machine with tasks"
+        )
+        frozen = workers(machine)
+        machine.freeze()
+        try:
+            assert export.end() == 0, export.said
+            assert read_back(out, format) == stored(things)
+        finally:
+            machine.thaw()
+        wait_until(lambda: not any(map(command, frozen)), what="the end of what was frozen")
+
+    assert read_back(out, format) == stored(things)
+    run_table(things, "--to", out, "--expire", 0, format=format)
+    assert rows_on_disk(out) == files_of(out, format)
+    assert read_back(out, format) == stored(things)
 
 
 def test_executors_run_on_a_bundle(

@@ -4,7 +4,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from django_events.exporting.erasing import Applied, Erasing
     from django_events.exporting.export import Engine, Export
     from django_events.exporting.tables.export import TableExport, TableSummary
+    from django_events.spark.exporting.engine import SparkEngine
 
 TABLES = ("delta", "iceberg")
 SPARK, LOCAL = "spark", "local"
@@ -64,7 +65,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--engine",
             choices=(SPARK, LOCAL),
-            help="What writes files: spark, the default, or local, this process without Java. Tables: always local.",
+            help="What writes files: spark, the default, or local, this process without Java. Of tables local is the "
+            "default.",
         )
         parser.add_argument("--threads", type=int, help="Of --engine local; one for each core by default, at most 8.")
         parser.add_argument("--follow", action="store_true", help="Of a table: go on until stopped.")
@@ -189,29 +191,43 @@ class Command(BaseCommand):
     def _to_tables(self, using: str, topics: list[str], to: str, *, verbosity: int, **options: Any) -> None:
         with explained("lake"), stop_on_signals() as stop:
             from django_events.exporting import layout
-            from django_events.exporting.export import BEGINNING, END
+            from django_events.exporting.export import BEGINNING, END, EVENTS_PER_PART
             from django_events.exporting.tables.export import (
                 EVENTS_PER_COMMIT,
                 TableExport,
                 export_to_tables,
             )
 
-            for name in ("master", "remote", "resume", "threads", "upcasters"):
+            for name, why in (
+                ("resume", "each run goes on where the table ends."),
+                ("threads", "the libraries of tables have threads of their own."),
+            ):
                 if options[name]:
-                    raise usage(f"--{name} is not for --format {options['format']}: this process writes tables.")
-            if options["engine"] == SPARK:
+                    raise usage(f"--{name} is not for --format {options['format']}: {why}")
+            is_by_spark = options["engine"] == SPARK
+            where = {"master": options["master"], "remote": options["remote"]}
+            if not is_by_spark:
+                for name in where:
+                    if options[name]:
+                        raise usage(f"--{name} is for --engine {SPARK}. Without it this process writes tables.")
+            if is_by_spark and options["upsert"]:
                 raise usage(
-                    f"--engine {SPARK} is not for --format {options['format']}: this process writes tables, without "
-                    "Spark. Leave --engine out."
+                    f"--upsert is not for --engine {SPARK}: a commit of states compares its keys with those of the "
+                    "whole table, which this process does. Leave --engine out."
                 )
-            if options["target_size"] and not options["compact"]:
+            is_typed = options["columns"] != "text" or options["schema"] is not None
+            if options["upcasters"] is not None and not (is_by_spark and is_typed):
                 raise usage(
-                    "--target-size of a table is for --compact, which merges files up to that size. Without it a "
-                    "commit adds a file for each day."
+                    f"--upcasters is for typed columns with --engine {SPARK}: this process has those of the site."
+                )
+            if options["target_size"] and not options["compact"] and not is_by_spark:
+                raise usage(
+                    "--target-size of a table is for --compact, which merges files up to that size, and for --engine "
+                    f"{SPARK}. Without them a commit adds a file for each day."
                 )
             if layout.parse_by(options["by"]) != ("day",):
                 raise usage("Tables are partitioned by day: leave --by out.")
-            if options["upsert"] and (options["columns"] != "text" or options["schema"] is not None):
+            if options["upsert"] and is_typed:
                 raise usage("--upsert keeps values as text: leave --columns and --schema out.")
             if options["catalog"] and options["format"] != "iceberg":
                 raise usage("--catalog is for --format iceberg.")
@@ -224,7 +240,7 @@ class Command(BaseCommand):
             has_sqlite = options["format"] == "iceberg" and not options["catalog"]
             if has_sqlite and "://" in to and not to.startswith("file:"):
                 raise usage(f"--to is {to!r}, and a catalogue in SQLite needs a disk. Say a catalogue by --catalog.")
-            path = to if options["catalog"] else local(to, option="--to", master=None, remote=None)
+            path = to if options["catalog"] else local(to, option="--to", **where)
             if has_sqlite and (found := next((character for character in path if character in OF_ADDRESSES), None)):
                 raise usage(
                     f"--to is {path!r}, and {found!r} in it has a meaning in the addresses that a catalogue keeps. Say "
@@ -238,7 +254,8 @@ class Command(BaseCommand):
                 catalog=options["catalog"],
                 since=_boundary("--since", options["since"], topics) or BEGINNING,
                 until=_boundary("--until", options["until"], topics) or END,
-                events_per_commit=_at_least_one(options["part"]) or EVENTS_PER_COMMIT,
+                events_per_commit=_at_least_one(options["part"])
+                or (EVENTS_PER_PART if is_by_spark else EVENTS_PER_COMMIT),
                 target_size=layout.parse_size(options["target_size"] or TARGET_SIZE),
                 follow=options["follow"],
                 every=options["every"],
@@ -247,7 +264,12 @@ class Command(BaseCommand):
                 thin=THINNED if options["follow"] and options["expire"] is None else expire,
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
-                columns=file_columns(dict.fromkeys(topics), columns=options["columns"], schema=options["schema"]),
+                columns=file_columns(
+                    dict.fromkeys(topics),
+                    columns=options["columns"],
+                    schema=options["schema"],
+                    upcasters=options["upcasters"],
+                ),
                 erasing=_erasing(options["without"]) if options["erase"] else None,
                 upsert=options["upsert"],
                 deletes=tuple(options["deletes"] or ()),
@@ -260,7 +282,8 @@ class Command(BaseCommand):
             if verbosity and wanted.follow:
                 self.stderr.write(f"Following {', '.join(topics)} of {using!r} to {wanted.path}. Ctrl-C stops.")
             started = time.monotonic()
-            done = export_to_tables(wanted, stop=stop, tell=tell, warn=self.stderr.write)
+            with _spark(wanted, **where) if is_by_spark else nullcontext() as writer:
+                done = export_to_tables(wanted, stop=stop, tell=tell, warn=self.stderr.write, writer=writer)
         if verbosity:
             self._tell(done, wanted, _since(started))
         self._tell_erased(done.applied, verbosity=verbosity)
@@ -328,7 +351,7 @@ def _age(text: str | None) -> timedelta | None:
 
 
 @contextmanager
-def _spark(wanted: "Export", **where: Any) -> "Iterator[Engine]":
+def _spark(wanted: "Export | TableExport", **where: Any) -> "Iterator[SparkEngine]":
     from django_events.exporting.layout import COMPRESSED
     from django_events.spark.exporting.engine import SparkEngine
     from django_events.spark.session import session

@@ -75,6 +75,11 @@ class SparkEngine:
         files.writer(frame, wanted.format, folders(wanted.by)).save(place)
         return int(seen.get["rows"])
 
+    def write_range(self, made: RangeFiles, whole: Range, folder: str, bytes_per_row: float) -> tuple[int, list[str]]:
+        """Write the events of a range into the folder of a table's rows; returns how many, and the files."""
+        ranges = made.cut(whole, bytes_per_row=bytes_per_row, at_once=tasks.parallelism(self._spark))
+        return tasks.write_into_table(self._spark, made, ranges, folder)
+
     def share(self) -> float:
         """How much of the part is done, by the tasks of what Spark is doing now."""
         tracker: Any = getattr(self._spark, "_jsc", None) and self._spark.sparkContext.statusTracker()

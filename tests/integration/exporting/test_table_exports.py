@@ -866,8 +866,8 @@ def test_a_path_that_is_none_in_an_address_is_said(log: Log, tmp_path: Path, nam
     ("arguments", "said"),
     [
         (["--by", "type"], "Tables are partitioned by day: leave --by out."),
-        (["--resume"], "--resume is not for --format delta: this process writes tables."),
-        (["--engine", "spark"], "--engine spark is not for --format delta: this process writes tables, without Spark."),
+        (["--resume"], "--resume is not for --format delta: each run goes on where the table ends."),
+        (["--threads", "2"], "--threads is not for --format delta: the libraries of tables have threads of their own."),
         (["--target-size", "1GB"], "--target-size of a table is for --compact, which merges files up to that size."),
         (["--compact", "--target-size", "much"], "'much' is no size, expected one like 128MB."),
         (["--catalog", "x"], "--catalog is for --format iceberg."),
