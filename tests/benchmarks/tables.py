@@ -48,9 +48,12 @@ class NoStop:
         raise AssertionError("nothing follows")
 
 
-def to_table(folder: str | Path, format: str, tell: Any = None, **options: Any) -> TableSummary:
+def to_table(
+    folder: str | Path, format: str, tell: Any = None, *, threads: int | None = None, **options: Any
+) -> TableSummary:
     wanted = TableExport(dsn=url(), topics=(TOPIC.name,), path=str(folder), format=format, **options)
-    return export_to_tables(wanted, stop=NoStop(), **({"tell": tell} if tell else {}))
+    writer = LocalEngine(threads=threads) if threads else None
+    return export_to_tables(wanted, stop=NoStop(), writer=writer, **({"tell": tell} if tell else {}))
 
 
 def move(drafts: Iterable[Draft]) -> None:
@@ -94,6 +97,8 @@ def written(effort: Effort) -> Iterator[Row]:
         blocks = {
             "Delta": lambda: events / timed(to_table, place(), "delta"),
             "Iceberg": lambda: events / timed(to_table, place(), "iceberg"),
+            "Delta, two threads": lambda: events / timed(lambda: to_table(place(), "delta", threads=2)),
+            "Iceberg, two threads": lambda: events / timed(lambda: to_table(place(), "iceberg", threads=2)),
             "Parquet, one thread": lambda: events / timed(to_files, 1),
             "Parquet, two threads": lambda: events / timed(to_files, 2),
             "COPY to a file": lambda: events / timed(copied),
@@ -104,6 +109,7 @@ def written(effort: Effort) -> Iterator[Row]:
     for table in ("Delta", "Iceberg"):
         for other in ("Parquet, one thread", "Parquet, two threads", "COPY to a file"):
             yield samples.row(f"a table of {table}", table, other, unit="events/s")
+        yield samples.row(f"a table of {table} by two threads", f"{table}, two threads", table, unit="events/s")
 
 
 @figure("N35", "10,000 keys of 100,000 upserted into a table, against appending the same events to a table of events")
