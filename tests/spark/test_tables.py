@@ -121,6 +121,8 @@ def test_a_follower_goes_on_until_it_is_stopped(log: Log, tmp_path: Path, scratc
         (["--master", "local[2]"], "--master is for --engine spark. Without it this process writes tables."),
         (["--remote", "sc://h:1"], "--remote is for --engine spark. Without it this process writes tables."),
         (["--upcasters", "a.b"], "--upcasters is for typed columns with --engine spark"),
+        (["--engine", "spark", "--threads", "2"], "--threads is for --engine local."),
+        (["--threads", "2", "--upsert"], "--upsert is not for --threads: a commit of states compares its keys"),
         (["--engine", "spark", "--upcasters", "a.b"], "--upcasters is for typed columns with --engine spark"),
     ],
 )
@@ -137,5 +139,5 @@ def test_what_can_not_be_said_together_is_said(log: Log, tmp_path: Path, argumen
 def test_an_object_store_is_refused_before_anything_is_made(log: Log) -> None:
     topic = log(Draft(value=1))
 
-    with pytest.raises(CommandError, match=r"can't write the files of a table to 's3://bucket/lake'.*--engine local"):
+    with pytest.raises(CommandError, match=r"Neither Spark's tasks nor threads write the files of a table to 's3:"):
         run(topic, "--to", "s3://bucket/lake", *SPARK, format="delta")

@@ -141,8 +141,8 @@ class DeltaEvents:
         for name, value in known.configuration.items():
             if name.startswith(CONSTRAINTS) or (name == COLUMN_NAMES and value != "none"):
                 raise Refused(
-                    f"{self._place} has {name} set, which Spark's tasks don't heed. Nothing was added. Take --engine "
-                    "local, or take that setting away."
+                    f"{self._place} has {name} set, which Spark's tasks and threads don't heed. Nothing was added. "
+                    "Leave --engine spark and --threads out, or take that setting away."
                 )
 
     def _refuse_anew(self, mark: Mark) -> None:

@@ -27,6 +27,7 @@ from django_events.exporting.layout import TARGET
 from django_events.exporting.local import Connections
 from django_events.exporting.locking import COMMITTED, FolderLock, alone, resting
 from django_events.exporting.range_files import RangeFiles
+from django_events.exporting.storage import keep_files
 from django_events.exporting.tables.erasing import erase_in_table
 from django_events.exporting.tables.expiring import RemovedVersions
 from django_events.exporting.tables.rows_files import RowsWriter, folder_on_disk, read_footers
@@ -391,6 +392,7 @@ class _Run:
         )
         folder = table.folder_of_rows()
         sent, names = writer.write_range(made, whole, folder, bytes_per_row)
+        keep_files(folder, names)
         files = read_footers(folder, names)
         self._rows = sum(file.rows for file in files)
         if self._rows != sent:

@@ -1,6 +1,6 @@
-"""Files of rows that are written for a commit, and named by it afterwards: by tasks of Spark, wherever they run.
+"""Files of rows that are written for a commit, and named by it afterwards: by tasks of Spark, or by threads.
 
-A file that no commit names is not part of a table, so tasks write straight into its folder, by names that are unique.
+A file that no commit names is not part of a table, so they write straight into its folder, by names that are unique.
 What one leaves that was killed, or wakes up too late, `expire` removes. A file that a commit names was written after
 the version was read that the commit stands on. So it is not among the files that another run has found unnamed before.
 """
@@ -94,15 +94,15 @@ def folder_on_disk(address: str) -> str:
     scheme, _, path = split(address)
     if scheme not in ("", "file"):
         raise Invalid(
-            f"Spark's tasks can't write the files of a table to {address!r}: they write to a disk, and the keys of a "
-            "store are those of this process. Take --engine local, which writes there, or a folder that this machine "
-            "and all of Spark's see."
+            f"Neither Spark's tasks nor threads write the files of a table to {address!r}: they write to a disk, and "
+            "the library of the format has the keys of the store. Leave --engine spark and --threads out, or take a "
+            "folder that this machine and all of Spark's see."
         )
     return path
 
 
 def other_partitions(place: str, by: str) -> Refused:
     return Refused(
-        f"{place} is partitioned by {by}, and Spark's tasks write files for a day each. Nothing was added. Take "
-        "--engine local, or partition it by day."
+        f"{place} is partitioned by {by}, and Spark's tasks, or threads, write files for a day each. Nothing was "
+        "added. Leave --engine spark and --threads out, or partition it by day."
     )

@@ -20,6 +20,7 @@ from django_events.workers.stopping import interrupted_by_sigterm, stop_on_signa
 if TYPE_CHECKING:
     from django_events.exporting.erasing import Applied, Erasing
     from django_events.exporting.export import Engine, Export
+    from django_events.exporting.local import LocalEngine
     from django_events.exporting.tables.export import TableExport, TableSummary
     from django_events.spark.exporting.engine import SparkEngine
 
@@ -68,7 +69,11 @@ class Command(BaseCommand):
             help="What writes files: spark, the default, or local, this process without Java. Of tables local is the "
             "default.",
         )
-        parser.add_argument("--threads", type=int, help="Of --engine local; one for each core by default, at most 8.")
+        parser.add_argument(
+            "--threads",
+            type=int,
+            help="Of --engine local; one for each core by default, at most 8. Of a table: that many write its files.",
+        )
         parser.add_argument("--follow", action="store_true", help="Of a table: go on until stopped.")
         parser.add_argument(
             "--every", type=float, default=60, metavar="SECONDS", help="With --follow, how long events wait; 60."
@@ -198,32 +203,31 @@ class Command(BaseCommand):
                 export_to_tables,
             )
 
-            for name, why in (
-                ("resume", "each run goes on where the table ends."),
-                ("threads", "the libraries of tables have threads of their own."),
-            ):
-                if options[name]:
-                    raise usage(f"--{name} is not for --format {options['format']}: {why}")
-            is_by_spark = options["engine"] == SPARK
+            if options["resume"]:
+                raise usage(f"--resume is not for --format {options['format']}: each run goes on where the table ends.")
+            is_by_spark, threads = options["engine"] == SPARK, options["threads"]
             where = {"master": options["master"], "remote": options["remote"]}
             if not is_by_spark:
                 for name in where:
                     if options[name]:
                         raise usage(f"--{name} is for --engine {SPARK}. Without it this process writes tables.")
-            if is_by_spark and options["upsert"]:
+            if threads is not None and (is_by_spark or threads < 1):
+                raise usage("--threads is for --engine local." if is_by_spark else "--threads is at least 1.")
+            has_writer = is_by_spark or threads is not None
+            if has_writer and options["upsert"]:
                 raise usage(
-                    f"--upsert is not for --engine {SPARK}: a commit of states compares its keys with those of the "
-                    "whole table, which this process does. Leave --engine out."
+                    f"--upsert is not for --{f'engine {SPARK}' if is_by_spark else 'threads'}: a commit of states "
+                    "compares its keys with those of the whole table, which one thread does. Leave it out."
                 )
             is_typed = options["columns"] != "text" or options["schema"] is not None
             if options["upcasters"] is not None and not (is_by_spark and is_typed):
                 raise usage(
                     f"--upcasters is for typed columns with --engine {SPARK}: this process has those of the site."
                 )
-            if options["target_size"] and not options["compact"] and not is_by_spark:
+            if options["target_size"] and not options["compact"] and not has_writer:
                 raise usage(
-                    "--target-size of a table is for --compact, which merges files up to that size, and for --engine "
-                    f"{SPARK}. Without them a commit adds a file for each day."
+                    "--target-size of a table is for --compact, which merges files up to that size. Without it, "
+                    f"--engine {SPARK} or --threads a commit adds a file for each day."
                 )
             if layout.parse_by(options["by"]) != ("day",):
                 raise usage("Tables are partitioned by day: leave --by out.")
@@ -255,7 +259,7 @@ class Command(BaseCommand):
                 since=_boundary("--since", options["since"], topics) or BEGINNING,
                 until=_boundary("--until", options["until"], topics) or END,
                 events_per_commit=_at_least_one(options["part"])
-                or (EVENTS_PER_PART if is_by_spark else EVENTS_PER_COMMIT),
+                or (EVENTS_PER_PART if has_writer else EVENTS_PER_COMMIT),
                 target_size=layout.parse_size(options["target_size"] or TARGET_SIZE),
                 follow=options["follow"],
                 every=options["every"],
@@ -282,7 +286,7 @@ class Command(BaseCommand):
             if verbosity and wanted.follow:
                 self.stderr.write(f"Following {', '.join(topics)} of {using!r} to {wanted.path}. Ctrl-C stops.")
             started = time.monotonic()
-            with _spark(wanted, **where) if is_by_spark else nullcontext() as writer:
+            with _spark(wanted, **where) if is_by_spark else nullcontext(_threads(threads)) as writer:
                 done = export_to_tables(wanted, stop=stop, tell=tell, warn=self.stderr.write, writer=writer)
         if verbosity:
             self._tell(done, wanted, _since(started))
@@ -359,6 +363,13 @@ def _spark(wanted: "Export | TableExport", **where: Any) -> "Iterator[SparkEngin
     settings = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": str(wanted.target_size * COMPRESSED)}
     with session("export_events", settings=settings, **where) as spark:
         yield SparkEngine(spark)
+
+
+def _threads(count: int | None) -> "LocalEngine | None":
+    """Threads that write the files of a table; None where events pass through the libraries of the format."""
+    from django_events.exporting.local import LocalEngine
+
+    return None if count is None else LocalEngine(threads=count)
 
 
 @contextmanager

@@ -105,6 +105,17 @@ def test_a_table_holds_what_postgresql_holds(log: Log, tmp_path: Path, by_files:
     assert verify(tmp_path)[0]["proved"]
 
 
+@BOTH
+def test_the_command_lets_threads_write_them(log: Log, tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(2_000)))
+
+    said = run(topic, "--to", tmp_path, "--threads", 2, "--target-size", "4KB", format=format)
+
+    assert said.startswith("Exported 2,000 events") and said.endswith("in commits: 1.\n")
+    assert len(files_of(tmp_path, format)) > 1
+    assert read_back(tmp_path, format) == stored(topic)
+
+
 @pytest.mark.slow
 @BOTH
 def test_readers_of_the_format_find_the_same(log: Log, tmp_path: Path, by_files: Any, format: str) -> None:
@@ -556,7 +567,7 @@ def test_a_table_that_asks_for_another_writer_is_refused(log: Log, tmp_path: Pat
     DeltaTable(f"{tmp_path}/{topic}").alter.add_constraint({"dense": '"offset" > 0'})
     publish(topic, 1)
 
-    with pytest.raises(Refused, match=r"has delta\.constraints\.dense set, which Spark's tasks don't heed"):
+    with pytest.raises(Refused, match=r"has delta\.constraints\.dense set, which Spark's tasks and threads don't heed"):
         by_files("delta")
 
     assert run(topic, "--to", tmp_path, format="delta").startswith("Exported 1 events")
@@ -571,7 +582,7 @@ def test_a_table_with_other_partitions_is_refused(log: Log, tmp_path: Path, by_f
             update.add_field("type", IdentityTransform(), "type")
     publish(topic, 1)
 
-    with pytest.raises(Refused, match="is partitioned by day, type, and Spark's tasks write files for a day each"):
+    with pytest.raises(Refused, match="is partitioned by day, type, and Spark's tasks, or threads, write files"):
         by_files("iceberg")
 
     assert run(topic, "--to", tmp_path, format="iceberg").startswith("Exported 1 events")
@@ -596,6 +607,8 @@ def test_columns_of_others_are_left_to_them(log: Log, tmp_path: Path, by_files: 
 
 
 def test_an_object_store_is_refused() -> None:
-    with pytest.raises(Invalid, match="Spark's tasks can't write the files of a table to 's3://bucket/lake'"):
+    with pytest.raises(
+        Invalid, match="Neither Spark's tasks nor threads write the files of a table to 's3://bucket/lake'"
+    ):
         folder_on_disk("s3://bucket/lake")
     assert folder_on_disk("file:///data/lake") == "/data/lake"

@@ -867,7 +867,7 @@ def test_a_path_that_is_none_in_an_address_is_said(log: Log, tmp_path: Path, nam
     [
         (["--by", "type"], "Tables are partitioned by day: leave --by out."),
         (["--resume"], "--resume is not for --format delta: each run goes on where the table ends."),
-        (["--threads", "2"], "--threads is not for --format delta: the libraries of tables have threads of their own."),
+        (["--threads", "0"], "--threads is at least 1."),
         (["--target-size", "1GB"], "--target-size of a table is for --compact, which merges files up to that size."),
         (["--compact", "--target-size", "much"], "'much' is no size, expected one like 128MB."),
         (["--catalog", "x"], "--catalog is for --format iceberg."),
