@@ -9,10 +9,10 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from pyarrow.fs import FileSelector, FileSystem
 
@@ -116,18 +116,34 @@ class FolderByFsspec:
 
     def files(self) -> Iterator[StoredFile]:
         self._store.invalidate_cache()  # or it answers what it has listed before
-        for path, known in self._store.find(self._prefix, detail=True).items():
+        with _refused():
+            found = self._store.find(self._prefix, detail=True)
+        for path, known in found.items():
             size = known.get("size") or 0
             if known.get("type") != "directory" and not _is_folder(path, size):
                 yield StoredFile(path.lstrip("/").removeprefix(self._prefix.lstrip("/")), size, _moment(known))
 
     def read(self, path: str) -> bytes:
-        return bytes(self._store.cat_file(f"{self._prefix}{path}"))
+        with _refused():
+            return bytes(self._store.cat_file(f"{self._prefix}{path}"))
 
     def remove(self, paths: list[str]) -> None:
         for path in paths:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError), _refused():
                 self._store.rm_file(f"{self._prefix}{path}")
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """What a store of fsspec refuses as OSError: some, like adlfs, let errors of their client through, or say it by a
+    RuntimeError. Those have no class in common, so whatever a store raises is what it refuses.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def _moment(known: dict[str, Any]) -> float | None:
@@ -147,7 +163,12 @@ def _is_folder(path: str, size: int) -> bool:
 
 
 class Refusing(Exception):
-    """What keeps the files doesn't list or remove them."""
+    """What keeps the files doesn't list, read or remove them."""
+
+    @classmethod
+    def saying(cls, what: str, error: OSError) -> Self:
+        """With what the store says, in one line."""
+        return cls(f"{what}: {next(iter(str(error).splitlines()), type(error).__name__)}")
 
 
 def files_of_table(folder: TableFolder) -> list[StoredFile]:
@@ -155,7 +176,7 @@ def files_of_table(folder: TableFolder) -> list[StoredFile]:
     try:
         found = list(folder.files())
     except OSError as error:  # also that of pyarrow and delta-rs, for whatever a store answers
-        raise Refusing(f"can't be listed, and none was removed: {_first_line(error)}") from error
+        raise Refusing.saying("can't be listed, and none was removed", error) from error
     others = tuple({match[1] for file in found if (match := TABLE_IN_IT.match(file.path))})
     return [file for file in found if not file.path.startswith(others)]
 
@@ -169,14 +190,10 @@ def remove_files(folder: TableFolder, files: list[StoredFile], *, stopped: Calla
         try:
             folder.remove([file.path for file in some])
         except OSError as error:
-            raise Refusing(f"can't be removed, or not all of them: {_first_line(error)}") from error
+            raise Refusing.saying("can't be removed, or not all of them", error) from error
         yield from some
 
 
 def _refuse(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-def _first_line(error: OSError) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -181,4 +181,6 @@ def _table_in(folder: TableFolder, file: StoredFile) -> str | None:
         known: Any = json.loads(gzip.decompress(text) if file.name.endswith(".gz.metadata.json") else text)
     except (FileNotFoundError, ValueError, EOFError, gzip.BadGzipFile):
         return None
+    except OSError as error:
+        raise Refusing.saying("can't be read, and none was removed", error) from error
     return known.get("table-uuid") if isinstance(known, dict) else None
