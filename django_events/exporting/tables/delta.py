@@ -268,13 +268,13 @@ class DeltaEvents:
     def say_erased(self, last: LastErasure, mark: Mark) -> None:
         self._append([], self._saying(mark, erased=last))
 
-    def compact(self, target_size: int) -> int:
+    def compact(self, target_size: int) -> Iterator[int]:
         self._table.update_incremental()
         try:
             done: dict[str, Any] = self._table.optimize.compact(target_size=target_size, writer_properties=WRITER)
         except CommitFailedError as error:
             raise Conflict(str(error)) from error
-        return int(done["numFilesRemoved"] - done["numFilesAdded"])
+        yield int(done["numFilesRemoved"] - done["numFilesAdded"])
 
     def expire(self, age: timedelta, stopped: Callable[[], bool]) -> RemovedVersions:
         done = RemovedVersions()

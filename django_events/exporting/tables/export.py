@@ -45,7 +45,7 @@ BYTES_PER_COMMIT = 256 << 20  # in memory: Iceberg's files are written when all 
 FETCH_SIZE = 100_000
 LOOK_EVERY = 1.0  # seconds, at most, while following
 TIDY_EVERY = 3600.0  # seconds, while following
-TRIES = 3  # of removing, when a commit of others comes first; a follower does it the next hour
+TRIES = 3  # of merging or removing, when a commit of others comes first; a follower does it the next hour
 CONFLICTS = 20  # commits of others, like compaction by another tool, that may come first
 
 
@@ -93,13 +93,14 @@ class TableSummary:
     events: int = 0
     commits: int = 0
     files_fewer: int = 0
+    unmerged: dict[str, str] = field(default_factory=dict)  # by the place of a table, why small files are left
     left_out: int = 0
     applied: Applied = field(default_factory=Applied)
     expired: RemovedVersions = field(default_factory=RemovedVersions)
 
 
 Tell = Callable[[str, int, int], None]  # a topic, how many events a commit has added, and how many wait
-Warn = Callable[[str], None]  # why something wasn't removed, when that is new
+Warn = Callable[[str], None]  # why something wasn't merged or removed, when that is new
 
 
 def export_to_tables(
@@ -241,10 +242,27 @@ class _Run:
         self._tidied_at = time.monotonic()
         for topic, table in self._tables.items():
             if self._wanted.compact and not self._stop.requested:
-                with suppress(Conflict):
-                    self.summary.files_fewer += table.compact(self._wanted.target_size)
+                self._compact(table)
             if self._wanted.expire is not None and not self._stop.requested:
                 self._expire(topic, table, self._wanted.expire)
+
+    def _compact(self, table: EventTable) -> None:
+        """Merge small files, again if commits of others come first; what is left then is said, once by a follower."""
+        left, place = self.summary.unmerged, table.place
+        is_known = left.pop(place, None) is not None
+        for _ in range(1 if self._wanted.follow else TRIES):
+            self._lock.check()
+            with suppress(Conflict):
+                for fewer in table.compact(self._wanted.target_size):
+                    self.summary.files_fewer += fewer
+                    if self._stop.requested:
+                        break
+                return
+        left[place] = (
+            f"{place} had commits of other writers, and not all of its files were merged: the next --compact does it."
+        )
+        if self._wanted.follow and not is_known:
+            self._warn(left[place])
 
     def _expire(self, topic: str, table: EventTable, age: timedelta) -> None:
         known, place = self.summary.expired, table.place

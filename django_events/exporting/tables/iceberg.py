@@ -268,13 +268,12 @@ class IcebergEvents:
         snapshot, known = self._table.current_snapshot(), self._table.properties
         return snapshot.snapshot_id if snapshot else None, *(known.get(name) for name in (INCARNATION, NEXT, ERASED))
 
-    def compact(self, target_size: int) -> int:
-        mark, fewer = self.mark(), 0
+    def compact(self, target_size: int) -> Iterator[int]:
+        mark = self.mark()
         self._make_ready()  # a retry of PyIceberg's would bring files in that `expire` of another run has removed
         for first, last, files in list(self._small(target_size)):
             self._merge(f"offset >= {first} AND offset <= {last}", {NEXT: str(mark.next)} if mark else {})
-            fewer += files - 1
-        return fewer
+            yield files - 1
 
     def _merge(self, within: str, said: dict[str, str]) -> None:
         merged = self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow()).sort_by("offset")

@@ -113,8 +113,8 @@ class EventTable(Protocol):
     def say_erased(self, last: LastErasure, mark: Mark) -> None:
         """Set the mark of erasures, in a commit like those of `blank`."""
 
-    def compact(self, target_size: int) -> int:
-        """Merge small files; returns how many became fewer. Conflict if another commit came first."""
+    def compact(self, target_size: int) -> Iterator[int]:
+        """Merge small files; says of each commit how many became fewer. Conflict if another commit came first."""
 
     def expire(self, age: timedelta, stopped: Callable[[], bool]) -> RemovedVersions:
         """Remove former versions, and then files that are that old and that no other version names.

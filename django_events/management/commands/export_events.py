@@ -302,7 +302,7 @@ class Command(BaseCommand):
         if done.left_out:
             self.stdout.write(f"Events without a key, which no row stands for: {done.left_out:,}.")
         if wanted.compact:
-            self.stdout.write(f"Files that were merged: {done.files_fewer:,}.")
+            self.stdout.write(" ".join([f"Files that were merged: {done.files_fewer:,}.", *done.unmerged.values()]))
         if wanted.expire is not None or done.expired.versions:
             gone, noun = done.expired, "version" if wanted.format == "delta" else "snapshot"
             self.stdout.write(

@@ -393,7 +393,7 @@ def test_what_was_begun_before_conflicts_with_it(
             if work == "append":
                 held.append(rows_of(tmp_path, format), Mark(incarnation(topic), 21))
             else:
-                held.compact(1 << 20)
+                list(held.compact(1 << 20))
 
     monkeypatch.undo()
     assert read_back(tmp_path, format) == stored(topic)
@@ -799,6 +799,61 @@ def test_a_conflict_is_tried_again_and_said(
     is_said = "things had commits of other writers, and not all was removed: run it again." in said
     assert is_said is (conflicts == exporting.TRIES)
     assert (": 0 " in said) is is_said
+
+
+@BOTH
+@pytest.mark.parametrize("conflicts", [exporting.TRIES - 1, exporting.TRIES])
+def test_a_conflict_while_files_are_merged_is_tried_again_and_said(
+    log: Log, tmp_path: Path, format: str, conflicts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*drafts(20))
+    run(topic, "--to", tmp_path, "--part", 5, format=format)
+    kind: Any = DeltaEvents if format == "delta" else IcebergEvents
+    compact, answers = kind.compact, chain(repeat(Conflict(), conflicts), repeat(None))
+
+    def late(self: Any, *arguments: Any) -> Iterator[int]:
+        if (error := next(answers)) is not None:
+            raise error
+        yield from compact(self, *arguments)
+
+    monkeypatch.setattr(kind, "compact", late)
+    said = run(topic, "--to", tmp_path, "--compact", format=format)
+
+    is_said = (
+        "things had commits of other writers, and not all of its files were merged: the next --compact does it." in said
+    )
+    assert is_said is (conflicts == exporting.TRIES)
+    assert f"Files that were merged: {0 if is_said else 3}." in said
+    assert len(files_of(tmp_path, format)) == (4 if is_said else 1)
+
+
+@BOTH
+def test_a_follower_says_a_conflict_while_files_are_merged_once(
+    log: Log, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, said, out = log(*drafts(20)), StringIO(), StringIO()
+    run(topic, "--to", tmp_path, "--part", 5, format=format)
+    answers = iter(["conflict", "conflict", "works", "conflict", "stop"])
+    kind: Any = DeltaEvents if format == "delta" else IcebergEvents
+    compact = kind.compact
+
+    def answered(self: Any, target_size: int) -> Iterator[int]:
+        answer = next(answers)
+        if answer == "stop":
+            os.kill(os.getpid(), 15)
+        if answer != "works":
+            raise Conflict
+        yield from compact(self, target_size)
+
+    monkeypatch.setattr(exporting, "TIDY_EVERY", 0.0)
+    monkeypatch.setattr(kind, "compact", answered)
+    words = (topic, "--to", tmp_path, *FOLLOW, "--compact", "--format", format)
+    call_command("export_events", *map(str, words), stdout=out, stderr=said)
+
+    why = "things had commits of other writers, and not all of its files were merged: the next --compact does it."
+    assert said.getvalue().count(why) == 2  # it was mended in between
+    assert "Files that were merged: 3. " in out.getvalue() and out.getvalue().count(why) == 1
+    assert len(files_of(tmp_path, format)) == 1
 
 
 @pytest.mark.parametrize("times", [1, 100])

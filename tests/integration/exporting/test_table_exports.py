@@ -592,7 +592,7 @@ def test_a_commit_of_another_kind_in_between_is_no_rival(
     def after_a_compaction(self: Any, *arguments: Any) -> None:
         times.append(1)
         if len(times) == 1:
-            table_of(tmp_path, format, topic).compact(1 << 20)
+            list(table_of(tmp_path, format, topic).compact(1 << 20))
         append(self, *arguments)
 
     monkeypatch.setattr(kind, "append", after_a_compaction)
