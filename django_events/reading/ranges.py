@@ -1,6 +1,6 @@
-"""The range of a topic's ids that one task reads, without its end."""
+"""The range of a topic's ids that one task reads, without its end; and ids that lie anywhere in a log."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -18,6 +18,15 @@ class Range:
 
     def __len__(self) -> int:
         return max(self.end - self.start, 0)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Some events of a topic, by their ids in rising order. Those that its log doesn't have are left out."""
+
+    topic: str
+    topic_id: int
+    ids: Sequence[int]
 
 
 def split(whole: list[Range], *, least: int) -> list[Range]:

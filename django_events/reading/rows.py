@@ -21,8 +21,8 @@ from django_events.database_errors import ErrorKind, kind_of
 from django_events.exceptions import EventsMissing
 from django_events.reading.columns import COLUMNS, TOPIC, Column
 from django_events.reading.dsn import Connection, Dsn, fetch_whole
-from django_events.reading.ranges import Range
-from django_events.statements import SMALL, Statement, all_of, as_text, beside, log_table, shared
+from django_events.reading.ranges import Chosen, Range
+from django_events.statements import SMALL, Statement, all_of, as_text, beside, literal, log_table, shared
 
 logger = logging.getLogger("django_events.spark")
 SQL = beside(__name__)
@@ -65,12 +65,13 @@ class RangeReader:
         with self.dsn.connected() as connection:
             yield from self.read_by(connection, part)
 
-    def read_by(self, connection: Connection, part: Range) -> Iterator[pa.RecordBatch]:
-        """The same by a connection of the caller's."""
-        start, piece, learnt = part.start, FIRST_PIECE, False
+    def read_by(self, connection: Connection, part: Range | Chosen) -> Iterator[pa.RecordBatch]:
+        """The same by a connection of the caller's. Of chosen ids `offset` has to be one of the columns."""
+        start, last = (part.start, part.end) if isinstance(part, Range) else (0, len(part.ids))  # ids, or their indexes
+        piece, learnt = FIRST_PIECE, False
         refused = ""  # why the server can't send the next event, even alone
-        while start < part.end:
-            end = min(start + (1 if refused else self.fetch_size if learnt else FIRST_PIECE), part.end)
+        while start < last:
+            end = min(start + (1 if refused else self.fetch_size if learnt else FIRST_PIECE), last)
             rows = size = 0
             short: list[tuple[int, int, int]] = []
             error: psycopg.Error | None = None
@@ -79,7 +80,7 @@ class RangeReader:
                 for given in gathered(connection, asked, self._wanted):
                     first, start = start, min(start + piece, end)
                     count = given.batch.num_rows
-                    if count < start - first:
+                    if count < start - first and isinstance(part, Range):
                         short.append((first, start, count))
                     if count:
                         rows += count
@@ -90,7 +91,7 @@ class RangeReader:
                     raise
                 error = failed
             for one in short:  # up to the first that is told of: retention removes the oldest events only
-                if not self._is_right(connection, part, *one):
+                if isinstance(part, Range) and not self._is_right(connection, part, *one):
                     break
             if error is not None and not rows:
                 if piece == 1:
@@ -107,18 +108,37 @@ class RangeReader:
         """The columns to ask the server for: at least one, even where Spark wants the topic alone."""
         return {name: COLUMNS[name] for name in self.columns if name != TOPIC} or {"offset": COLUMNS["offset"]}
 
-    def _asked(self, connection: Connection, part: Range, start: int, end: int, piece: int, refused: str) -> Statement:
+    def _asked(
+        self, connection: Connection, part: Range | Chosen, start: int, end: int, piece: int, refused: str
+    ) -> Statement:
         """The statement for a range of events, without their payload if the server refused to send it."""
         named = _named_without_payload if refused else _named
-        return SQL.copy_range.on(
-            log=log_table(part.topic_id),
+        columns = [named(name, column) for name, column in self._wanted.items()]
+        gathering = _gathering(connection, self._wanted)
+        log, condition = log_table(part.topic_id), self.condition or all_of([])
+        if isinstance(part, Range):
+            return SQL.copy_range.on(
+                log=log,
+                topic_id=part.topic_id,
+                start=start,
+                end=end,
+                piece=piece,
+                columns=columns,
+                gathered=gathering,
+                condition=condition,
+            )
+        ids = list(part.ids[start:end])
+        return SQL.copy_chosen.on(
+            log=log,
             topic_id=part.topic_id,
-            start=start,
-            end=end,
+            ids=literal(ids),
+            count=len(ids),
+            first=ids[0],
+            last=ids[-1],
             piece=piece,
-            columns=[named(name, column) for name, column in self._wanted.items()],
-            gathered=_gathering(connection, self._wanted),
-            condition=self.condition or all_of([]),
+            columns=columns,
+            gathered=gathering,
+            condition=condition,
         )
 
     def _is_right(self, connection: Connection, part: Range, start: int, end: int, seen: int) -> bool:
@@ -141,7 +161,7 @@ class RangeReader:
         logger.warning(said)
         return False
 
-    def _completed(self, given: "Gathered", part: Range, first: int, refused: str) -> pa.RecordBatch:
+    def _completed(self, given: "Gathered", part: Range | Chosen, first: int, refused: str) -> pa.RecordBatch:
         """A batch with the column `topic`, and with the reason in the metadata of events without their JSON."""
         batch = given.batch
         arrays = {name: batch.column(name) for name in batch.schema.names}

@@ -23,6 +23,32 @@ COPY (
 ) TO STDOUT (FORMAT binary)
 
 
+-- name: copy_chosen
+-- Hand over events of a topic's log that lie anywhere in it, in order, for reading/rows.py: a row for each piece of their ids.
+--
+-- The first and the last id are literals too, so that no segments before and behind these are opened.
+-- Literals: topic_id, ids (in rising order), count (of these), first, last, piece (ids in a row). Identifiers: log.
+-- Parts: columns, gathered, condition.
+-- Relies on: the primary key of the log.
+COPY (
+    SELECT piece.*
+    FROM generate_series(1, {count}, {piece}) AS s (first)
+    CROSS JOIN LATERAL (
+        SELECT {gathered}
+        FROM (
+            SELECT {columns}
+            FROM unnest(({ids}::bigint[])[s.first : s.first + {piece} - 1]) AS chosen (chosen_id)
+            INNER JOIN {log} AS e ON e.id = chosen.chosen_id
+            WHERE e.topic_id = {topic_id}
+                AND e.id >= {first} AND e.id <= {last}
+                AND {condition}
+            ORDER BY e.id
+            OFFSET 0
+        ) AS event
+    ) AS piece
+) TO STDOUT (FORMAT binary)
+
+
 -- name: copy_answer
 -- Hand over what a statement answers with, for reading/rows.py: a row for each 200 of its rows, or fewer if they are large.
 --
