@@ -12,6 +12,8 @@ from django_events.reading.typed.columns import DATA, TYPED, TypedColumns
 from django_events.reading.typed.evolution import conformed, evolved
 from django_events.reading.typed.ranges import TypedRangeReader
 
+VALUE = pa.field("value", pa.string())
+
 
 @dataclass(frozen=True)
 class FileColumns:
@@ -32,9 +34,11 @@ class FileColumns:
         """What a folder or a table is told apart by: its columns are of one kind for ever."""
         return "" if self.typed is None else self.typed.said
 
-    def reader(self, dsn: Dsn, *, fetch_size: int, fail_on_data_loss: bool) -> RangeReader | TypedRangeReader:
-        """What reads these columns."""
-        columns = tuple(self.schema.names)
+    def reader(
+        self, dsn: Dsn, *, fetch_size: int, fail_on_data_loss: bool, with_values: bool = False
+    ) -> RangeReader | TypedRangeReader:
+        """What reads these columns, and the values as text if that is asked for."""
+        columns = tuple(dict.fromkeys((*self.schema.names, *([VALUE.name] if with_values else []))))
         reader = RangeReader(dsn=dsn, columns=columns, fetch_size=fetch_size, fail_on_data_loss=fail_on_data_loss)
         return reader if self.typed is None else TypedRangeReader.of(reader, self.typed)
 

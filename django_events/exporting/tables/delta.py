@@ -335,6 +335,13 @@ class DeltaEvents:
         """What its values are typed as; nothing where they are text."""
         return self._table.metadata().configuration.get(COLUMNS) or ""
 
+    def deletes(self) -> tuple[str, ...]:
+        return ()
+
+    def _said_of_rows(self) -> dict[str, str]:
+        """What the table says for ever of what its rows stand for."""
+        return {}
+
     def close(self) -> None:
         """Nothing is open between two calls."""
 
@@ -360,7 +367,7 @@ class DeltaEvents:
                     configuration={
                         INCARNATION: self._incarnation,
                         **({COLUMNS: self._columns.said} if self._columns.said else {}),
-                        **({KIND: self.kind} if self.kind != EVENTS else {}),
+                        **self._said_of_rows(),
                         "delta.dataSkippingStatsColumns": ",".join(IN_STATISTICS),
                         "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
                     },
@@ -379,7 +386,7 @@ class DeltaEvents:
                 f"{self._place} is a Delta table that no export has made: readers would take both together. Take "
                 "another folder."
             )
-        if (kind := known.get(KIND, EVENTS)) != self.kind:
+        if (kind := kind_of(self._table)) != self.kind:
             raise other_kind(self._place, kind)
         return known[INCARNATION]
 
@@ -432,6 +439,11 @@ class DeltaEvents:
     def _newest_offset(self) -> int | None:
         files = pa.table(self._table.get_add_actions(flatten=True))
         return pc.max(files["max.offset"]).as_py() if "max.offset" in files.column_names else None
+
+
+def kind_of(table: DeltaTable) -> str:
+    """What a row of a table stands for: an event, or the state of a key."""
+    return table.metadata().configuration.get(KIND) or EVENTS
 
 
 def _names(place: str) -> list[str]:

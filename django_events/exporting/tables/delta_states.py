@@ -8,10 +8,20 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 
+from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.tables.delta import WRITER, DeltaEvents
-from django_events.exporting.tables.states import GONE, greatest, newest
-from django_events.exporting.tables.table import STATES, Conflict, Mark, is_at, new_columns
-from django_events.exporting.writing import SCHEMA
+from django_events.exporting.tables.states import GONE, greatest, newest, with_fields_of
+from django_events.exporting.tables.table import (
+    KIND,
+    STATES,
+    Conflict,
+    Mark,
+    is_at,
+    new_columns,
+    refuse_other_deletes,
+    said_of_states,
+    types_that_delete,
+)
 
 OF_KEY = 't."key" = s."key"'
 
@@ -20,18 +30,25 @@ class DeltaStates(DeltaEvents):
     """A Delta table with one row for each key."""
 
     kind = STATES
-    _schema = SCHEMA
     _partitions: ClassVar = []
 
     def __init__(
-        self, place: str, topic: str, incarnation: str, *, deletes: Collection[str] = (), allow_loss: bool = False
+        self,
+        place: str,
+        topic: str,
+        incarnation: str,
+        *,
+        deletes: Collection[str] = (),
+        allow_loss: bool = False,
+        columns: FileColumns = PLAIN,
     ) -> None:
         self._deletes = deletes
-        super().__init__(place, topic, incarnation, allow_loss=allow_loss)
+        super().__init__(place, topic, incarnation, allow_loss=allow_loss, columns=columns)
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
         self._refuse_anew(mark)
-        rows, left_out = newest(events, self._deletes)
+        self._add_fields(mark)
+        rows, left_out = newest(events, self._deletes, self._columns)
         there = rows.filter(pc.invert(rows[GONE.name]))
         found = pc.max(there["offset"]).as_py() or greatest(self.keys(mark.next), rows["key"].combine_chunks(), "key")
         saying, version = self._saying(mark, greatest=found), self._table.version()
@@ -62,9 +79,33 @@ class DeltaStates(DeltaEvents):
             raise Conflict(str(error)) from error
         return int(done["num_target_rows_deleted"])
 
+    def refuse_other_values(self) -> None:
+        super().refuse_other_values()
+        refuse_other_deletes(self.deletes(), self._deletes, self._place)
+
+    def deletes(self) -> tuple[str, ...]:
+        return types_that_delete(self._table.metadata().configuration)
+
+    def _said_of_rows(self) -> dict[str, str]:
+        return {KIND: self.kind, **said_of_states(self._deletes)}
+
+    def _add_fields(self, mark: Mark) -> None:
+        """Give the table the columns and fields that it lacks, in a commit of no rows that says its mark again.
+
+        A MERGE of delta-rs that adds a field to a struct makes that column NULL in all rows that it doesn't change.
+        """
+        if new_columns(pa.schema(self._table.schema().to_arrow()), self._place, self._columns):
+            seen = self._marked(mark)
+            said = CommitProperties() if seen is None else self._saying(Mark(mark.incarnation, seen + 1))
+            self._append([], said)
+            if self._marked(mark) != seen:  # nothing was said that another exporter's commit conflicts with
+                raise Conflict(f"{self._place} had a commit of another writer.")
+
     def _merge(self, rows: pa.Table, saying: CommitProperties) -> None:
-        columns = {f'"{name}"': f's."{name}"' for name in SCHEMA.names}
+        names = [name for name in rows.column_names if name != GONE.name]
+        columns = {f'"{name}"': f's."{name}"' for name in names}
         known = pa.schema(self._table.schema().to_arrow())
+        rows = with_fields_of(known, self._place, rows, self._columns)
         try:
             (
                 self._table.merge(
@@ -72,7 +113,6 @@ class DeltaStates(DeltaEvents):
                     OF_KEY,
                     source_alias="s",
                     target_alias="t",
-                    merge_schema=bool(new_columns(known, self._place)),
                     writer_properties=WRITER,
                     commit_properties=saying,
                 )
@@ -93,3 +133,6 @@ class DeltaStates(DeltaEvents):
 
     def _shaped(self, events: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         return iter(events)
+
+    def _shape_of(self, columns: FileColumns) -> pa.Schema:
+        return columns.schema

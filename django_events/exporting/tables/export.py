@@ -388,8 +388,10 @@ class _Run:
     def _events(self, log: TopicLog, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The events of a range. If some are missing, an error at the end of it, so that nothing is committed."""
         self._rows = 0
-        columns = self._wanted.columns_of(log.name)
-        reader = columns.reader(self._dsn, fetch_size=FETCH_SIZE, fail_on_data_loss=not self._wanted.allow_loss)
+        columns, wanted = self._wanted.columns_of(log.name), self._wanted
+        reader = columns.reader(
+            self._dsn, fetch_size=FETCH_SIZE, fail_on_data_loss=not wanted.allow_loss, with_values=wanted.upsert
+        )
         with self._connections.one(self._dsn) as connection:
             for batch in reader.read_by(connection, Range(log.name, log.id, start, end)):
                 self._rows += batch.num_rows
@@ -443,13 +445,14 @@ def opened(wanted: TableExport, log: TopicLog) -> EventTable:
 
         known = (f"{wanted.path}/{log.name}", log.name, log.incarnation)
         if wanted.upsert:
-            return DeltaStates(*known, deletes=wanted.deletes, allow_loss=wanted.allow_loss)
+            return DeltaStates(*known, deletes=wanted.deletes, allow_loss=wanted.allow_loss, columns=columns)
         return DeltaEvents(*known, allow_loss=wanted.allow_loss, columns=columns)
     from django_events.exporting.tables.iceberg import IcebergEvents
     from django_events.exporting.tables.iceberg_catalogs import configured, in_folder
     from django_events.exporting.tables.iceberg_states import IcebergStates
 
     namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
+    of = (namespace, log.name, log.incarnation)
     if wanted.upsert:
-        return IcebergStates(namespace, log.name, log.incarnation, deletes=wanted.deletes, allow_loss=wanted.allow_loss)
-    return IcebergEvents(namespace, log.name, log.incarnation, allow_loss=wanted.allow_loss, columns=columns)
+        return IcebergStates(*of, deletes=wanted.deletes, allow_loss=wanted.allow_loss, columns=columns)
+    return IcebergEvents(*of, allow_loss=wanted.allow_loss, columns=columns)

@@ -121,7 +121,7 @@ class IcebergEvents:
                 f"{self.place} is an Iceberg table that no export has made: readers would take both together. Take "
                 "another namespace."
             )
-        if (kind := known.get(KIND, EVENTS)) != self.kind:
+        if (kind := kind_of(self._table)) != self.kind:
             raise other_kind(self.place, kind)
         if NEXT not in known:
             if self._table.current_snapshot() is not None:  # "no mark" is the beginning only of a table without rows
@@ -245,6 +245,11 @@ class IcebergEvents:
         within = f"offset >= {start} AND offset < {end}"
         return self._table.scan(row_filter=within, selected_fields=tuple(columns)).to_arrow().select(columns)
 
+    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """All rows, in no order, with these columns."""
+        for batch in self._table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader():
+            yield batch.select(columns)
+
     def _make_ready(self) -> None:
         """Give the table what an append needs; Conflict if it isn't any more what `mark` has seen.
 
@@ -356,6 +361,13 @@ class IcebergEvents:
         """What its values are typed as; nothing where they are text."""
         return self._table.properties.get(COLUMNS, "")
 
+    def deletes(self) -> tuple[str, ...]:
+        return ()
+
+    def _said_of_rows(self) -> dict[str, str]:
+        """What the table says for ever of what its rows stand for."""
+        return {}
+
     def close(self) -> None:
         self._catalog.close()
 
@@ -374,8 +386,7 @@ class IcebergEvents:
             pass
         with suppress(TableAlreadyExistsError, CommitFailedException):  # another run may have made it meanwhile
             said = {COLUMNS: self._columns.said} if self._columns.said else {}
-            kind = {KIND: self.kind} if self.kind != EVENTS else {}
-            self._make({**PROPERTIES, **kind, **said, INCARNATION: incarnation})
+            self._make({**PROPERTIES, **self._said_of_rows(), **said, INCARNATION: incarnation})
         return self._loaded()
 
     def _loaded(self) -> Table:
@@ -493,6 +504,11 @@ class IcebergEvents:
                 group = []
             if file and file[3] < limit:
                 group.append(file)
+
+
+def kind_of(table: Table) -> str:
+    """What a row of a table stands for: an event, or the state of a key."""
+    return table.properties.get(KIND, EVENTS)
 
 
 def marked(mark: Mark) -> dict[str, str]:

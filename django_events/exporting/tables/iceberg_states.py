@@ -11,11 +11,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.tables.iceberg import MERGED, IcebergEvents
 from django_events.exporting.tables.iceberg_catalogs import Namespace
-from django_events.exporting.tables.states import GONE, greatest, newest
-from django_events.exporting.tables.table import GREATEST, NEXT, STATES, Mark, is_at
-from django_events.exporting.writing import SCHEMA
+from django_events.exporting.tables.states import GONE, greatest, newest, with_fields_of
+from django_events.exporting.tables.table import (
+    GREATEST,
+    KIND,
+    NEXT,
+    STATES,
+    Mark,
+    is_at,
+    refuse_other_deletes,
+    said_of_states,
+    types_that_delete,
+)
 
 
 class IcebergStates(IcebergEvents):
@@ -32,14 +42,16 @@ class IcebergStates(IcebergEvents):
         *,
         deletes: Collection[str] = (),
         allow_loss: bool = False,
+        columns: FileColumns = PLAIN,
     ) -> None:
         self._deletes = deletes
-        super().__init__(namespace, topic, incarnation, allow_loss=allow_loss)
+        super().__init__(namespace, topic, incarnation, allow_loss=allow_loss, columns=columns)
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
         self._make_ready()
-        rows, left_out = newest(events, self._deletes)
-        there = rows.filter(pc.invert(rows[GONE.name])).select(SCHEMA.names)
+        rows, left_out = newest(events, self._deletes, self._columns)
+        rows = with_fields_of(self._table.schema().as_arrow(), self.place, rows, self._columns)
+        there = rows.filter(pc.invert(rows[GONE.name])).drop_columns(GONE.name)
         self._replace(self._offsets_of(rows["key"]), there, self._marking(mark))
         self.left_out += left_out
         self.lost_end = False
@@ -47,8 +59,18 @@ class IcebergStates(IcebergEvents):
     def blank(self, erased: pa.Table, mark: Mark) -> int:
         """What was erased is no state any more: the row goes."""
         self._make_ready()
-        self._replace(erased["offset"].to_pylist(), SCHEMA.empty_table(), {NEXT: str(mark.next)})
+        self._replace(erased["offset"].to_pylist(), self._schema.empty_table(), {NEXT: str(mark.next)})
         return int(erased.num_rows)
+
+    def refuse_other_values(self) -> None:
+        super().refuse_other_values()
+        refuse_other_deletes(self.deletes(), self._deletes, self.place)
+
+    def deletes(self) -> tuple[str, ...]:
+        return types_that_delete(self._table.properties)
+
+    def _said_of_rows(self) -> dict[str, str]:
+        return {KIND: self.kind, **said_of_states(self._deletes)}
 
     def _offsets_of(self, keys: pa.ChunkedArray) -> list[int]:
         """The ids of the rows that have one of these keys."""
@@ -87,7 +109,7 @@ class IcebergStates(IcebergEvents):
         return (self._newest_offset() or 0) == int(said) or greatest(self.keys(mark.next)) == int(said)
 
     def _make(self, properties: dict[str, str]) -> None:
-        self._catalog.create_table(self._name, SCHEMA, properties=properties)
+        self._catalog.create_table(self._name, self._schema, properties=properties)
 
 
 def _portions(ranges: list[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:

@@ -4,7 +4,8 @@ Exactly once rests on `append`: events and the mark that says how far the table 
 another one came in between. So a process that was frozen, or has lost its lock, adds nothing when it wakes up.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
@@ -27,6 +28,7 @@ GREATEST = "django-events.greatest"  # the greatest id of a row that a table of 
 ERASED = "django-events.erased"  # the same of the erasures that are applied
 ERASED_AT = "django-events.erased-at"  # and when the last of them began
 KIND = "django-events.kind"  # a property of the table, where it isn't a table of events
+DELETES = "django-events.deletes"  # one of a table of states: the types by which a key is gone, as a list in JSON
 EVENTS, STATES = "events", "states"
 
 
@@ -89,7 +91,10 @@ class EventTable(Protocol):
         """As `append`, of files that were written after `mark` and `columns_of_rows` were asked."""
 
     def refuse_other_values(self) -> None:
-        """Refused if the table has its values in other columns than those it was opened with."""
+        """Refused if the table has its values in other columns than those it was opened with, or other states."""
+
+    def deletes(self) -> tuple[str, ...]:
+        """Of a table of states the types of events by which a key is gone."""
 
     def erased(self) -> int:
         """Up to which erasure rows are blanked, as `mark` has seen it; 0 if none was applied."""
@@ -157,8 +162,31 @@ def other_kind(place: str, kind: str) -> Refused:
         return Refused(f"{place} has a row for each event. Leave --upsert out, or export to another place.")
     return Refused(
         f"{place} has a row for each key, by --upsert, and none for each event. Say --upsert to export there, or "
-        "export to another place; events verify compares tables of events."
+        "export to another place."
     )
+
+
+def said_of_states(deletes: Iterable[str]) -> dict[str, str]:
+    """What a table of states says of itself, besides its kind, for as long as it is there."""
+    return {DELETES: json.dumps(sorted(set(deletes)))}
+
+
+def types_that_delete(known: Mapping[str, str | None]) -> tuple[str, ...]:
+    """The types of events by which a key is gone, by the properties of a table of states."""
+    return tuple(json.loads(known.get(DELETES) or "[]"))
+
+
+def refuse_other_deletes(there: Collection[str], deletes: Collection[str], place: str) -> None:
+    """Refused if a run would delete keys by other types than the table's rows went by: it would have half of both."""
+    if set(there) != set(deletes):
+        raise Refused(
+            f"Keys of {place} go by events of {_types(there)}. In this run they would go by those of "
+            f"{_types(deletes)}. Say --deletes as the first time, or export to another place."
+        )
+
+
+def _types(deletes: Collection[str]) -> str:
+    return f"type {', '.join(map(repr, sorted(set(deletes))))}" if deletes else "no type"
 
 
 def new_columns(known: pa.Schema, place: str, columns: FileColumns = PLAIN) -> list[pa.Field]:

@@ -231,8 +231,6 @@ class Command(BaseCommand):
                 )
             if layout.parse_by(options["by"]) != ("day",):
                 raise usage("Tables are partitioned by day: leave --by out.")
-            if options["upsert"] and is_typed:
-                raise usage("--upsert keeps values as text: leave --columns and --schema out.")
             if options["catalog"] and options["format"] != "iceberg":
                 raise usage("--catalog is for --format iceberg.")
             if options["follow"] and options["until"] is not None:
