@@ -1,26 +1,25 @@
-"""What was exported, as its readers see it, for a comparison with the log: a table, or files of Parquet.
+"""What was exported, as its readers see it, for a comparison with the log: a table, or files of Parquet or JSON.
 
 Which of them a place has is told by what lies there. Nothing is made, and nothing is written.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from django_events.exceptions import Refused
 from django_events.exporting.blanking import is_of_erased
+from django_events.exporting.event_files import OPENED, within
 from django_events.exporting.journal import FOLDER
 from django_events.exporting.parts import Parts
 from django_events.exporting.paths import read_as_data, split
 from django_events.exporting.storage import OfDisk, files_below
-from django_events.exporting.tables.table import Mark
+from django_events.exporting.tables.table import STATES, Mark
 from django_events.exporting.writing import SCHEMA
 from django_events.reading.topics import TopicLog
 from django_events.reading.typed.columns import DATA, NAMES, RESCUED, VERSION
@@ -29,6 +28,15 @@ from django_events.reading.typed.evolution import conformed, evolved, plain
 PAYLOAD = ("value", "body", DATA, RESCUED)
 FOLDER_OF_ROW = "folder"  # where a row is, in files that lie by day or type
 BLANK = "blank"  # whether an event has nothing of these, and metadata as an erasure leaves them
+
+
+class States(NamedTuple):
+    """What a table of states has besides: the types of events by which a key is gone, and its rows in no order, as many
+    at a time as is asked for, as `Copy.read` has them.
+    """
+
+    deletes: tuple[str, ...]
+    pieces: Callable[[int], Iterator[pa.Table]]
 
 
 class Copy(Protocol):
@@ -50,6 +58,7 @@ class Copy(Protocol):
     by: tuple[str, ...]
     rows: int
     erased: int
+    states: States | None
 
     def read(self, start: int, end: int) -> pa.Table:
         """The rows with ids from `start` to before `end`, in any order: the columns that it has, and BLANK.
@@ -146,8 +155,9 @@ def _files(logs: Sequence[TopicLog], path: str) -> Iterator[tuple[TopicLog, Copy
             raise Refused(f"Of folders, only what export_events has written is compared. {error}") from None
         if journal.is_new:
             raise Refused(f"{path} has no export yet: its first run ended before it had planned what to write.")
-        if journal.format != "parquet":
-            raise Refused(f"{path} holds files in format {journal.format}, and only Parquet is compared with the log.")
+        if journal.format not in OPENED:
+            said = f"{path} holds files in format {journal.format}"
+            raise Refused(f"{said}, and only Parquet and JSON are compared with the log.")
         if journal.hides_some:
             raise Refused(
                 f"{path} has files that count, and that readers don't see yet: a run was ended, or is at it. Run "
@@ -178,9 +188,10 @@ def _iceberg(logs: Sequence[TopicLog], path: str, name: str | None) -> Iterator[
 
 
 class FilesOfTopic:
-    """Files of Parquet of a topic, as a reader of the folder finds them, whatever the journal says."""
+    """Files of a topic, as a reader of the folder finds them, whatever the journal says."""
 
     fills_lists = False
+    states: States | None = None
 
     def __init__(self, path: str, topic: str, journal: Parts) -> None:
         parts = [part for part in journal.done if part.topic == topic]
@@ -193,10 +204,10 @@ class FilesOfTopic:
         files = [file for file in files_below(self.place) if _is_read(file, root)]
         # What was added since `parts` was read is not compared.
         newer = [root / part.folder for part in Parts(OfDisk(), path).done if part not in parts]
-        self._files = [(file, _footer(file)) for file in files if not any(map(file.is_relative_to, newer))]
-        self._bounds = {file: _bounds(metadata) for file, metadata in self._files}
-        self.rows = sum(metadata.num_rows for _, metadata in self._files)
-        schemas = [metadata.schema.to_arrow_schema() for _, metadata in self._files]
+        opened = OPENED[journal.format]
+        self._files = {file: opened(file) for file in files if not any(map(file.is_relative_to, newer))}
+        self.rows = sum(one.rows for one in self._files.values())
+        schemas = [one.schema for one in self._files.values()]
         known = {name for one in schemas for name in one.names} or set(SCHEMA.names)
         self._columns, self.lacks = known_columns(known)
         self._data: pa.DataType | None = None
@@ -210,11 +221,10 @@ class FilesOfTopic:
 
     def read(self, start: int, end: int) -> pa.Table:
         found = [with_blank(self._schema.empty_table(), self._schema.names)]
-        for file, _ in self._files:
-            if self._may_have(file, start, end):
-                there = ds.dataset(str(file), format="parquet")
-                names = set(_and_payload(self._columns, there.schema.names)).intersection(there.schema.names)
-                rows = self._filled(there.to_table(list(names), filter=_within(start, end)), file)
+        for file, one in self._files.items():
+            if one.bounds is None or (one.bounds[0] < end and one.bounds[1] >= start):
+                names = _and_payload(self._columns, one.schema.names)
+                rows = self._filled(one.read(names, start, end), file)
                 found.append(with_blank(_with_types(rows, self._data), self._schema.names).cast(found[0].schema))
         return pa.concat_tables(found)
 
@@ -228,41 +238,11 @@ class FilesOfTopic:
                 rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         return rows
 
-    def _may_have(self, file: Path, start: int, end: int) -> bool:
-        bounds = self._bounds[file]
-        return bounds is None or (bounds[0] < end and bounds[1] >= start)
-
 
 def _is_read(file: Path, root: Path) -> bool:
     """Whether readers take a file for data, by its name and those of its folders."""
     names = file.relative_to(root).parts
     return len(read_as_data(names)) == len(names)
-
-
-def _footer(file: Path) -> Any:
-    """What a file says of itself; Refused if it is none of events."""
-    try:
-        found = pq.read_metadata(file)
-    except FileNotFoundError:
-        raise Refused(f"{file} was removed while it was looked at. Run it again.") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise Refused(f"{file} can't be read: {str(error).splitlines()[0]} Find out what wrote it.") from None
-    if "offset" not in found.schema.names:
-        raise Refused(f"{file} has no column 'offset', so it holds no events. Find out what wrote it there.")
-    return found
-
-
-def _bounds(metadata: Any) -> tuple[int, int] | None:
-    """The least and the greatest id of a file; None if it doesn't say."""
-    index = metadata.schema.names.index("offset")
-    groups = [metadata.row_group(number).column(index).statistics for number in range(metadata.num_row_groups)]
-    if not groups or any(one is None or not one.has_min_max for one in groups):
-        return None
-    return min(one.min for one in groups), max(one.max for one in groups)
-
-
-def _within(start: int, end: int) -> Any:
-    return (pc.field("offset") >= start) & (pc.field("offset") < end)
 
 
 def _range_of(mark: Mark | None) -> list[tuple[int, int]]:
@@ -279,9 +259,11 @@ class DeltaCopy:
     def __init__(self, place: str, log: TopicLog) -> None:
         from deltalake import DeltaTable
 
-        from django_events.exporting.tables.delta import DeltaEvents
+        from django_events.exporting.tables.delta import DeltaEvents, kind_of
+        from django_events.exporting.tables.delta_states import DeltaStates
 
-        opened = DeltaEvents(place, log.name, log.incarnation, allow_loss=True)
+        is_of_states = kind_of(DeltaTable(place)) == STATES
+        opened = (DeltaStates if is_of_states else DeltaEvents)(place, log.name, log.incarnation, allow_loss=True)
         mark = opened.mark()
         self.place, self.erased = place, opened.erased()
         table = DeltaTable(place, version=opened.version())
@@ -293,11 +275,23 @@ class DeltaCopy:
         self.incarnation = mark.incarnation if mark else log.incarnation
         self.ranges = _range_of(mark)
         self.removed: list[tuple[int, int]] = []
+        self.states = States(opened.deletes(), self._pieces) if is_of_states else None
 
     def read(self, start: int, end: int) -> pa.Table:
-        names = _and_payload(self._columns, self._rows.schema.names)
-        rows = _with_types(self._rows.to_table(names, filter=_within(start, end)), self._data)
-        return with_blank(rows, self._columns)
+        return self._of_events(self._rows.to_table(self._names, filter=within(start, end)))
+
+    def _pieces(self, size: int) -> Iterator[pa.Table]:
+        # Or many batches of large values would be in memory: they are read ahead, of several files.
+        few = {"batch_size": size, "batch_readahead": 1, "fragment_readahead": 1}
+        for batch in self._rows.to_batches(self._names, **few):
+            yield self._of_events(pa.Table.from_batches([batch]))
+
+    @property
+    def _names(self) -> list[str]:
+        return _and_payload(self._columns, self._rows.schema.names)
+
+    def _of_events(self, rows: pa.Table) -> pa.Table:
+        return with_blank(_with_types(rows, self._data), self._columns)
 
 
 class IcebergCopy:
@@ -307,9 +301,12 @@ class IcebergCopy:
     by: tuple[str, ...] = ()
 
     def __init__(self, namespace: Any, log: TopicLog) -> None:
-        from django_events.exporting.tables.iceberg import IcebergEvents
+        from django_events.exporting.tables.iceberg import IcebergEvents, kind_of
+        from django_events.exporting.tables.iceberg_states import IcebergStates
 
-        self._opened = IcebergEvents(namespace, log.name, log.incarnation, allow_loss=True)
+        is_of_states = kind_of(namespace.catalog.load_table((namespace.name, log.name))) == STATES
+        made = IcebergStates if is_of_states else IcebergEvents
+        self._opened = made(namespace, log.name, log.incarnation, allow_loss=True)
         try:
             mark = self._opened.mark()
             self.place, self.erased = self._opened.place, self._opened.erased()
@@ -318,11 +315,23 @@ class IcebergCopy:
             self.values = self._opened.values()
             self.rows = self._opened.count()
             self.incarnation = mark.incarnation if mark else log.incarnation
+            self.states = States(self._opened.deletes(), self._pieces) if is_of_states else None
         finally:
             self._opened.close()
         self.ranges = _range_of(mark)
         self.removed: list[tuple[int, int]] = []
 
     def read(self, start: int, end: int) -> pa.Table:
-        names = _and_payload(self._columns, self._opened.columns())
-        return with_blank(_with_types(self._opened.read(start, end, names), self._data), self._columns)
+        return self._of_events(self._opened.read(start, end, self._names))
+
+    def _pieces(self, size: int) -> Iterator[pa.Table]:
+        for batch in self._opened.batches(self._names):
+            for start in range(0, batch.num_rows, size):
+                yield self._of_events(pa.Table.from_batches([batch.slice(start, size)]))
+
+    @property
+    def _names(self) -> list[str]:
+        return _and_payload(self._columns, self._opened.columns())
+
+    def _of_events(self, rows: pa.Table) -> pa.Table:
+        return with_blank(_with_types(rows, self._data), self._columns)

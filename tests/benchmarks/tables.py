@@ -14,7 +14,8 @@ import psycopg
 from django.db import transaction
 
 from django_events import Draft, publish_many
-from django_events.exporting.comparing import Comparison, compare
+from django_events.exporting.comparing import compare
+from django_events.exporting.comparison import Comparison
 from django_events.exporting.erasing import Erasing
 from django_events.exporting.export import Export, export
 from django_events.exporting.local import LocalEngine

@@ -19,9 +19,10 @@ from django.db.models.expressions import RawSQL
 from pyiceberg.catalog.sql import SqlCatalog
 
 from django_events import Draft
-from django_events.exporting import comparing
+from django_events.exporting import comparing, event_files
 from django_events.exporting.tables import iceberg_catalogs
 from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
+from django_events.exporting.writing import line_of
 from django_events.log.compaction import compact
 from django_events.models import Intervention, Topic
 from django_events.operations import erase
@@ -34,8 +35,8 @@ pytestmark = pytest.mark.usefixtures("transactional_db")
 Log = Callable[..., Any]
 FILES = ("parquet", "json")
 SLOW = [pytest.param(format, marks=pytest.mark.slow) for format in ("delta", "iceberg")]
-FORMATS = pytest.mark.parametrize("format", ["parquet", *SLOW])
-ALL = pytest.mark.parametrize("format", ["parquet", "delta", "iceberg"])  # of the guarantees
+FORMATS = pytest.mark.parametrize("format", ["parquet", "json", *SLOW])
+ALL = pytest.mark.parametrize("format", ["parquet", "json", "delta", "iceberg"])  # of the guarantees
 
 
 def export(topic: Any, to: Path, *words: Any, format: str) -> str:
@@ -86,11 +87,23 @@ def change(to: Path, topic: Any, format: str, how: str) -> None:
         with closing(in_folder(str(to)).catalog) as catalog:
             table = catalog.load_table((NAMESPACE, str(topic)))
             table.overwrite(changed(table.scan().to_arrow(), how))
+    elif format == "json":
+        [(file, rows)] = [(file, rows) for file, rows in lines_below(to) if any(row["offset"] == 7 for row in rows)]
+        [row] = [row for row in rows if row["offset"] == 7]
+        if how in ("missing", "twice"):
+            rows = [one for one in rows if one is not row] if how == "missing" else [*rows, row]
+        else:
+            row.update({"offset": 77} if how == "strange" else {how: '"another"'})
+        file.write_bytes(b"".join(map(line_of, rows)))
     else:
         [file] = [
             file for file in to.rglob("*.parquet") if 7 in pq.read_table(file, partitioning=None)["offset"].to_pylist()
         ]
         pq.write_table(changed(pq.read_table(file, partitioning=None), how), file)
+
+
+def lines_below(to: Path) -> list[tuple[Path, list[Any]]]:
+    return [(file, list(map(json.loads, file.read_bytes().splitlines()))) for file in to.rglob("part-*.json")]
 
 
 def changed(rows: pa.Table, how: str) -> pa.Table:
@@ -311,6 +324,38 @@ def test_the_files_of_a_part_may_be_removed(log: Log, tmp_path: Path) -> None:
 
     assert (said["proved"], code, said["topics"][0]["events"]) == (True, 0, 20)
     assert said["notes"] == [f"The files of {topic}, 1 to 20, were removed: not compared."]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["null", "{", "[1]", '{"offset": "1"}', '{"key": "a"}', '{"offset": 1, "body": "."}', '{"offset": 1, "key": 1}'],
+)
+def test_a_line_that_is_no_event_is_named(log: Log, tmp_path: Path, line: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(5)))
+    export(topic, tmp_path, format="json")
+    [(file, _)] = lines_below(tmp_path)
+    file.write_text(f"{file.read_text()}{line}\n")
+
+    with pytest.raises(CommandError, match=r"part-\S+ has a line that is no event\. Find out what wrote it there"):
+        verify(tmp_path)
+
+
+def test_of_json_only_lines_are_read_that_may_have_the_ids(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(50)))
+    export(topic, tmp_path, format="json")
+    [(file, rows)] = lines_below(tmp_path)
+    monkeypatch.setattr(event_files, "LINES", 10)
+    file.write_bytes(b"".join(map(line_of, [*rows[25:], {**rows[3], "value": None}, *rows[:3], *rows[4:25]])))
+
+    said, code = verify(tmp_path)
+
+    assert ([(one["kind"], one["id"]) for one in said["findings"]], code) == ([("differs", 4)], 1)
+    parsed, opened = [], event_files.JsonEvents(file)
+    monkeypatch.setattr(event_files.JsonEvents, "_parsed", lambda self, line: parsed.append(1) or json.loads(line))
+    assert sorted(opened.read(["offset"], 45, 51)["offset"].to_pylist()) == list(range(45, 51))
+    assert len(parsed) == 20  # of 50 lines
 
 
 @pytest.mark.slow

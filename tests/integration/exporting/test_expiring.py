@@ -964,6 +964,43 @@ def test_of_a_store_by_fsspec_it_is_read_when_files_were_written(log: Log, tmp_p
         assert [file.path for file in written] == ["data/b.parquet", "data/c.parquet"]
 
 
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Failed to remove a for This request is not\nauthorized"), OSError("x")]
+)
+def test_what_a_store_by_fsspec_refuses_by_errors_of_its_client_is_said(error: Exception) -> None:
+    """As adlfs does it: by azure.core's HttpResponseError where it lists, and by a RuntimeError where it removes."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class HttpResponseError(Exception):
+        """Azure's errors are of no class that Python knows."""
+
+    class Refused(MemoryFileSystem):  # type: ignore[misc]
+        cachable = False
+
+        def find(self, path: str, **named: Any) -> Any:
+            raise HttpResponseError("This request is not authorized to perform this operation.\nRequestId:1")
+
+        def rm_file(self, path: str) -> None:
+            raise error if path.endswith("a.parquet") else FileNotFoundError(path)
+
+        def cat_file(self, path: str, **named: Any) -> Any:
+            raise HttpResponseError("Server busy")
+
+    folder = folders.FolderByFsspec(Refused(), "/lake/things")
+    known = [folders.StoredFile(f"data/{name}.parquet", 1, 1.0) for name in ("gone", "a")]
+
+    with pytest.raises(
+        folders.Refusing, match=r"listed, and none was removed: HttpResponseError: This .* operation\.$"
+    ):
+        folders.files_of_table(folder)
+    with pytest.raises(folders.Refusing, match="can't be removed, or not all of them: ") as raised:
+        list(folders.remove_files(folder, known, stopped=lambda: False))
+    assert str(raised.value).endswith("of them: x" if isinstance(error, OSError) else "This request is not")
+    assert list(folders.remove_files(folder, known[:1], stopped=lambda: False)) == known[:1]
+    with pytest.raises(folders.Refusing, match="can't be read, and none was removed: HttpResponseError: Server busy"):
+        iceberg_expiring._table_in(folder, folders.StoredFile("metadata/1.metadata.json", 1, 1.0))
+
+
 @contextmanager
 def closing_store(store: Any) -> Iterator[None]:
     try:
@@ -1017,43 +1054,6 @@ def without_marks(table: Any) -> None:
 
 def test_of_iceberg_statistics_that_metadata_names_stay(log: Log, tmp_path: Path) -> None:
     from pyiceberg.table.statistics import PartitionStatisticsFile
-@pytest.mark.parametrize(
-    "error", [RuntimeError("Failed to remove a for This request is not\nauthorized"), OSError("x")]
-)
-def test_what_a_store_by_fsspec_refuses_by_errors_of_its_client_is_said(error: Exception) -> None:
-    """As adlfs does it: by azure.core's HttpResponseError where it lists, and by a RuntimeError where it removes."""
-    from fsspec.implementations.memory import MemoryFileSystem
-
-    class HttpResponseError(Exception):
-        """Azure's errors are of no class that Python knows."""
-
-    class Refused(MemoryFileSystem):  # type: ignore[misc]
-        cachable = False
-
-        def find(self, path: str, **named: Any) -> Any:
-            raise HttpResponseError("This request is not authorized to perform this operation.\nRequestId:1")
-
-        def rm_file(self, path: str) -> None:
-            raise error if path.endswith("a.parquet") else FileNotFoundError(path)
-
-        def cat_file(self, path: str, **named: Any) -> Any:
-            raise HttpResponseError("Server busy")
-
-    folder = folders.FolderByFsspec(Refused(), "/lake/things")
-    known = [folders.StoredFile(f"data/{name}.parquet", 1, 1.0) for name in ("gone", "a")]
-
-    with pytest.raises(
-        folders.Refusing, match=r"listed, and none was removed: HttpResponseError: This .* operation\.$"
-    ):
-        folders.files_of_table(folder)
-    with pytest.raises(folders.Refusing, match="can't be removed, or not all of them: ") as raised:
-        list(folders.remove_files(folder, known, stopped=lambda: False))
-    assert str(raised.value).endswith("of them: x" if isinstance(error, OSError) else "This request is not")
-    assert list(folders.remove_files(folder, known[:1], stopped=lambda: False)) == known[:1]
-    with pytest.raises(folders.Refusing, match="can't be read, and none was removed: HttpResponseError: Server busy"):
-        iceberg_expiring._table_in(folder, folders.StoredFile("metadata/1.metadata.json", 1, 1.0))
-
-
     from pyiceberg.table.update import SetPartitionStatisticsUpdate
 
     topic = log(*drafts(10))

@@ -23,7 +23,8 @@ from pydantic import BaseModel, Field
 from pyiceberg.catalog.sql import SqlCatalog
 
 from django_events import Draft, declarations, schema, upcaster
-from django_events.exporting.comparing import Comparison, compare
+from django_events.exporting.comparing import compare
+from django_events.exporting.comparison import Comparison
 from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.iceberg import IcebergEvents
@@ -404,13 +405,6 @@ def test_what_can_not_be_typed_is_said(log: Log, tmp_path: Path, arguments: list
     topic = log(placed(total="1"))
     with declared(Placed), pytest.raises(CommandError, match=said) as raised:
         export("parquet", topic, tmp_path, *arguments)
-    assert raised.value.returncode == 2
-
-
-def test_a_table_of_states_keeps_values_as_text(log: Log, tmp_path: Path) -> None:
-    topic = log(placed(total="1"))
-    with declared(Placed), pytest.raises(CommandError, match="--upsert keeps values as text") as raised:
-        export("delta", topic, tmp_path, "--columns", "typed", "--upsert")
     assert raised.value.returncode == 2
 
 
