@@ -227,7 +227,7 @@ def test_a_server_that_led_its_stream_and_froze_doubles_nothing_when_it_wakes_up
     site.check()
 
 
-@pytest.mark.parametrize("site", ["kafka-transactions"], indirect=True)
+@pytest.mark.parametrize("site", ["kafka-transactions", "kafka-transactions/3"], indirect=True)
 @pytest.mark.parametrize("request_held", ["Produce", "EndTxn"])
 def test_who_froze_in_its_transaction_doubles_nothing(site: Site, request_held: str):
     """Its messages, or its commit, come to Kafka when another worker has sent them."""
