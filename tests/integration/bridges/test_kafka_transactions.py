@@ -322,10 +322,9 @@ def test_one_thread_at_a_time_has_a_producer(things, make_transactional, model, 
     fill_topic(things, *range(4), key="k")
     events, relaying = received(), Relaying(relay)
     first, second = threads_of_a_worker
-    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": {**model.options, "timeout": 0.5}}}):
-        first(relaying, events[:2])
-        with relaying._shared.held("to-kafka-0", {}), pytest.raises(FailedAt) as failed:
-            second(relaying, events[2:])
+    first(relaying, events[:2])
+    with relaying._shared.held("to-kafka-0", {}), pytest.raises(FailedAt) as failed:
+        second(relaying, events[2:])
     assert "Another thread of this worker still sends by the transactional id 'to-kafka-0'" in str(failed.value.error)
     second(relaying, events[2:])
     relaying.close()
