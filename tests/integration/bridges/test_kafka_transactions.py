@@ -433,6 +433,19 @@ def test_a_login_without_the_right_is_told_so_and_not_what_the_client_makes_of_i
     assert addresses(model) == of(1, 2, 3)
 
 
+def test_a_dead_letter_says_that_its_topic_is_one_that_the_login_may_not_see(things, make_relay, model):
+    """Kafka says no more of a topic that isn't there, so it may not be there, either."""
+    fill_topic(things, 1, type="hidden", key="k")
+    relay = make_relay(things, to=kafka_topic(lambda event: event.type), retry=Backoff(attempts=1))
+    model.fault("TOPIC_AUTHORIZATION_FAILED", "Metadata", times=-1)
+    serve_due(relay)
+
+    [letter] = dead_letters(relay)
+    assert (
+        "its login may not see the topic 'hidden', if there is one (Broker: Topic authorization failed)" in letter.error
+    )
+
+
 def test_a_dead_letter_is_sent_by_the_partition_that_it_is_in_by_now(lanes, make_relay, model):
     """By the producer of its former partition, it would keep out the worker that has that one."""
     broken = set()
