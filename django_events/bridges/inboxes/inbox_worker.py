@@ -99,17 +99,23 @@ class InboxWorker:
 
     def work(self, stop: Stop) -> int:
         """Take in some messages, and return how many."""
+        if self._has_what_was_there:
+            done, self._again = 0, False
+        else:
+            done = self._turn(stop)
+        self._done += done
+        if not done and not self._again:  # a run with `once` is over
+            self._there, self._done = None, 0
+        return done
+
+    def _turn(self, stop: Stop) -> int:
         try:
-            if self._has_what_was_there:
-                self._again = False
-                return 0
             if time.monotonic() < self._rests_until and self._is_still_so():
                 return 0
             self._again = False
             taken = self._take_in(stop)
             while taken is None and not stop.requested:
                 taken = self._take_in(stop)
-            self._done += taken or 0
             return taken or 0
         except HeldUp as held:
             self._fail(str(held), after=held.after)
