@@ -87,12 +87,21 @@ class FolderFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self._split()
-            for pending in self._folders.values():
-                self._flush(pending)
-                self._close(pending)
-            return
+        try:
+            if error is None:
+                self._split()
+                for pending in self._folders.values():
+                    self._flush(pending)
+                    self._close(pending)
+        except BaseException as late:
+            error = late
+            raise
+        finally:
+            if error is not None:
+                self._discard()
+
+    def _discard(self) -> None:
+        """Leave no file that isn't whole."""
         for pending in self._folders.values():
             with suppress(Exception):  # what went wrong first is what is said
                 pending.close()
