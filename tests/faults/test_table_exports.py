@@ -25,9 +25,23 @@ EVENTS, PER_COMMIT = 6_000, 250
 @pytest.mark.requirement("X15")
 @rounds(30, "delta", "iceberg")
 def test_each_event_is_in_the_table_once(log: Callable[..., Any], tmp_path: Path, format: str, round: int) -> None:
+    each_event_is_in_the_table_once(log, tmp_path, format, round)
+
+
+@pytest.mark.requirement("X15")
+@rounds(30, "delta", "iceberg")
+def test_each_event_is_once_in_a_table_whose_files_threads_write(
+    log: Callable[..., Any], tmp_path: Path, format: str, round: int
+) -> None:
+    each_event_is_in_the_table_once(log, tmp_path, format, round, "--threads", 2, "--target-size", "1KB")
+
+
+def each_event_is_in_the_table_once(
+    log: Callable[..., Any], tmp_path: Path, format: str, round: int, *how_it_writes: Any
+) -> None:
     topic = log(*(Draft(value={"n": n}, type=f"t{n % 5}") for n in range(EVENTS)))
     rng, how, out = random.Random(round), HOW[round % len(HOW)], tmp_path / "out"
-    words = (topic, "--to", out, "--part", PER_COMMIT)
+    words = (topic, "--to", out, "--part", PER_COMMIT, *how_it_writes)
     following = (*words, "--follow", "--every", "0.1", "--format", format)
     with started(*following, said=tmp_path / "said") as first:
         enough = rng.randrange(1, EVENTS // PER_COMMIT)
