@@ -74,6 +74,8 @@ PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
     "write.parquet.compression-level": str(ZSTD_LEVEL),
     "write.metadata.delete-after-commit.enabled": "true",
+    # Each commit reads and writes a list of all manifests, and each query opens all of these.
+    TableProperties.MANIFEST_MERGE_ENABLED: "true",
     "write.metadata.metrics.column.value": "none",
     "write.metadata.metrics.column.body": "none",
     "write.metadata.metrics.column.metadata": "none",

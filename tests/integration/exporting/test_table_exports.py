@@ -29,7 +29,7 @@ from django_events import Draft
 from django_events.exceptions import Refused
 from django_events.exporting.file_columns import PLAIN
 from django_events.exporting.tables.delta import DAY, DeltaEvents
-from django_events.exporting.tables.iceberg import IcebergEvents
+from django_events.exporting.tables.iceberg import PROPERTIES, IcebergEvents
 from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
 from django_events.exporting.tables.table import Conflict, EventTable, Mark
 from django_events.exporting.writing import SCHEMA
@@ -905,3 +905,22 @@ def test_a_reader_that_makes_the_catalogue_at_the_same_moment_is_no_error(log: L
 
     assert len(made) == 2
     assert read_back(tmp_path, "iceberg") == stored(topic)
+
+
+@pytest.mark.parametrize("words", [[], pytest.param(["--upsert"], marks=pytest.mark.slow)])
+def test_manifests_of_iceberg_are_merged(
+    log: Log, tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit would read the list of all, and each query all of them."""
+    monkeypatch.setitem(PROPERTIES, "commit.manifest.min-count-to-merge", "3")
+    topic = log(*(Draft(value=n, key=str(n)) for n in range(8)))
+
+    run(topic, "--to", tmp_path, "--part", 1, *words, format="iceberg")
+
+    with closing(in_folder(str(tmp_path)).catalog) as catalog:
+        table = catalog.load_table((NAMESPACE, str(topic)))
+        assert len(table.current_snapshot().manifests(table.io)) <= 3
+    assert read_back(tmp_path, "iceberg") == stored(topic)
+    erase(topic, ids=[2], reason="asked for")
+    run(topic, "--to", tmp_path, "--erase", "--compact", "--expire", 0, *words, format="iceberg")
+    assert [row["offset"] for row in read_back(tmp_path, "iceberg")] == [1, *(() if words else (2,)), *range(3, 9)]
