@@ -26,7 +26,8 @@ COPY (
 -- name: copy_chosen
 -- Hand over events of a topic's log that lie anywhere in it, in order, for reading/rows.py: a row for each piece of their ids.
 --
--- The first and the last id are literals too, so that no segments before and behind these are opened.
+-- The first and the last id are literals too, so that no segments before and behind these are opened. LIMIT has each id looked
+-- for by itself: as a join, all events in between would be read for each piece.
 -- Literals: topic_id, ids (in rising order), count (of these), first, last, piece (ids in a row). Identifiers: log.
 -- Parts: columns, gathered, condition.
 -- Relies on: the primary key of the log.
@@ -38,10 +39,15 @@ COPY (
         FROM (
             SELECT {columns}
             FROM unnest(({ids}::bigint[])[s.first : s.first + {piece} - 1]) AS chosen (chosen_id)
-            INNER JOIN {log} AS e ON e.id = chosen.chosen_id
-            WHERE e.topic_id = {topic_id}
-                AND e.id >= {first} AND e.id <= {last}
-                AND {condition}
+            CROSS JOIN LATERAL (
+                SELECT one.*
+                FROM {log} AS one
+                WHERE one.topic_id = {topic_id}
+                    AND one.id >= {first} AND one.id <= {last}
+                    AND one.id = chosen.chosen_id
+                LIMIT 1
+            ) AS e
+            WHERE {condition}
             ORDER BY e.id
             OFFSET 0
         ) AS event
