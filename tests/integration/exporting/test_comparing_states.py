@@ -23,7 +23,7 @@ from django_events.models import Topic
 from django_events.operations import erase
 from tests.integration.exporting.test_comparing import topic_id, verify
 from tests.integration.exporting.test_upserts import drawn, states
-from tests.spark.test_batch import drop_first_segment
+from tests.spark.test_batch import drop_first_segment, stored
 from tests.support.logs import move
 from tests.support.tables import read_back, run
 
@@ -182,6 +182,33 @@ def test_what_compaction_removed_is_no_difference(log: Log, tmp_path: Path, form
     said, code = verify(tmp_path)
     assert (said["proved"], code, said["findings"], said["topics"][0]["compacted"]) == (True, 0, [], 0)
     assert said["topics"][0]["events"] == len(read_back(tmp_path, format))
+
+
+@FORMATS
+def test_a_key_whose_newest_event_compaction_removed_is_not_missing(log: Log, tmp_path: Path, format: str) -> None:
+    """Compaction leaves a segment as it is of which most events stay, and so event 7, though 150 came after it.
+
+    Both are of key `k`, and the table was given both. Event 150, by which the key is gone, goes when `k` comes back.
+    """
+
+    def some(n: int) -> Draft:
+        return Draft(value=n, key=f"h{n % 10}")
+
+    first = [Draft(value=n, key="k" if n == 7 else f"only{n}") for n in range(1, 101)]
+    second = [Draft(value=n, key=f"only{n}") if n in (110, 120) else some(n) for n in range(101, 201)]
+    second[150 - 101] = Draft(value=1, key="k", type="gone")
+    topic = log(*first, *second, segment_size=100, compact=True)
+    upsert(topic, tmp_path, "--deletes", "gone", format=format)
+    assert "k" not in {row["key"] for row in read_back(tmp_path, format)}
+    publish(topic, *map(some, range(201, 300)), Draft(value=2, key="k"), *map(some, range(301, 311)))
+    compact("default", Topic.objects.get(name=str(topic)))
+    left = {row["offset"] for row in stored(topic)}
+    assert 7 in left and 150 not in left
+
+    said, code = verify(tmp_path)
+
+    assert (said["proved"], code, said["findings"]) == (True, 0, [])
+    assert (said["topics"][0]["events"], said["topics"][0]["compacted"]) == (101, 10)
 
 
 @FORMATS

@@ -95,7 +95,7 @@ def test_the_newest_event_of_each_key_has_columns(log: Log, dsn: str, tmp_path: 
         )
         erase(topic, ids=[16], reason="asked for")
         with connection.cursor() as cursor:
-            far = "jsonb_build_object('total', ('1' || repeat('0', 5000))::numeric)"
+            far = "jsonb_build_object('total', repeat('7', 20000)::numeric)"
             cursor.execute(f'UPDATE "django_events_event_{topic_id(topic)}" SET value = {far} WHERE id = 17')
         export(kind, topic, tmp_path, *words)
 
@@ -112,6 +112,7 @@ def test_the_newest_event_of_each_key_has_columns(log: Log, dsn: str, tmp_path: 
     assert (there["paid"]["data"]["order_paid"], there["other"]["rescued"]) == ({"card": "1"}, '{"a": 1}')
     assert (there["bytes"]["data"], there["bytes"]["body"]) == (None, b"\0")
     assert (there["unreadable"]["offset"], there["unreadable"]["data"]) == (17, None)
+    assert "unreadable" in there["unreadable"]["metadata"]
     assert [there[key]["schema_version"] for key in ("a", "b", "paid", "other")] == [1, 1, 1, None]
     said = compared(dsn, topic, tmp_path)
     assert (found_in(said), said.notes, [one.events for one in said.topics]) == ([], [], [6])
