@@ -288,7 +288,7 @@ def test_what_is_exported_while_another_topic_is_compared_is_no_difference(
     for topic in (one, two):
         export(topic, tmp_path, format="parquet")
     publish(two, 5, 6)
-    compare = comparing._OfTopic.compare
+    compare = comparing.EventsComparison.compare
     added = list[str]()
 
     def compare_slowly(self: Any) -> None:
@@ -296,7 +296,7 @@ def test_what_is_exported_while_another_topic_is_compared_is_no_difference(
         if not added:
             added.append(export(two, tmp_path, format="parquet"))
 
-    monkeypatch.setattr(comparing._OfTopic, "compare", compare_slowly)
+    monkeypatch.setattr(comparing.EventsComparison, "compare", compare_slowly)
 
     said, _ = verify(tmp_path)
 
