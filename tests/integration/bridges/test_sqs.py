@@ -176,7 +176,7 @@ def test_where_aws_wants_fewer_requests_fewer_go_side_by_side_and_nothing_is_sen
             refused.extend(indexes)
             return Refusal("RequestThrottled") if whole else dict.fromkeys(indexes, "ThrottlingException")
         try:
-            time.sleep(0.002)  # the others come meanwhile
+            time.sleep(0.05)  # the others come meanwhile
             taken.extend(indexes)
             return {}
         finally:
