@@ -240,7 +240,7 @@ def once_of(message: RelayMessage) -> str:
 def text_of(message: RelayMessage) -> str:
     """The payload as text; MessageRefused if it is none that AWS takes."""
     try:
-        text = b"null".decode() if message.body is None else message.body.decode()
+        text = "null" if message.body is None else message.body.decode()
     except UnicodeDecodeError:
         raise MessageRefused("Its body is no text, and AWS takes nothing else: use form='cloudevent'.") from None
     if "json" in message.headers["content-type"]:
