@@ -34,7 +34,9 @@ NONCHARACTERS = str.maketrans({"\ufffe": "\\ufffe", "\uffff": "\\uffff"})
 OF_MESSAGE = {"InvalidMessageContents", "InvalidParameterValue", "InvalidParameter", "BatchRequestTooLong"}
 OF_TARGET = re.compile("TopicArn|TargetArn|QueueUrl|MessageGroupId|MessageDeduplicationId")
 NOT_THERE = {"QueueDoesNotExist", "NonExistentQueue", "NotFound"}
-THROTTLED = {"Throttling", "ThrottlingException", "RequestThrottled", "ThrottledException", "OverLimit", "KmsThrottled"}
+# The first line is SQS's, and the second SNS's.
+THROTTLED = {"Throttling", "ThrottlingException", "RequestThrottled", "OverLimit", "KmsThrottled"}
+THROTTLED |= {"Throttled", "ThrottledException", "KMSThrottling", "KMSThrottlingException"}
 
 
 class AwsSaid(Exception):

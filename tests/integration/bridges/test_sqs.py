@@ -254,10 +254,32 @@ def test_a_request_that_is_refused_as_a_whole_is_sent_one_by_one():
     assert [type(one) for one in answers] == [type(None), MessageRefused, type(None)]
 
 
-def test_aws_is_left_alone_for_a_while_if_it_wants_less():
+@pytest.mark.parametrize(
+    "code",
+    [
+        "RequestThrottled",
+        "AWS.SimpleQueueService.KmsThrottled",
+        "KMS.ThrottlingException",
+        "Throttled",
+        "KMSThrottling",
+    ],
+)
+def test_aws_is_left_alone_for_a_while_if_it_wants_less(code):
     with pytest.raises(TargetUnavailable) as raised:
-        Scripted(Refusal("RequestThrottled")).send([message()])
+        Scripted(Refusal(code)).send([message()])
     assert raised.value.asked_for == shared.THROTTLED_FOR
+
+
+@pytest.mark.parametrize("service", ["sqs", "sns"])
+def test_all_codes_by_which_a_service_wants_less_are_known(service):
+    from botocore.session import get_session
+
+    model = get_session().get_service_model(service)
+    errors = [model.shape_for(name).metadata for name in model.shape_names if "hrottl" in name]
+    codes = {about["error"]["code"] for about in errors if about.get("error")}
+    codes |= {name for name in model.shape_names if "hrottl" in name}
+    assert codes
+    assert codes <= shared.THROTTLED
 
 
 @pytest.mark.parametrize(("named", "kind"), [("q", TargetUnavailable), (lambda event: "q", Unroutable)])
