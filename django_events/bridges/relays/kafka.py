@@ -64,7 +64,12 @@ class Kafka:
         """
         if not callable(self.transactional_id):
             return self.transactional_id or ""
-        found = self.transactional_id(database)
+        try:
+            found = self.transactional_id(database)
+        except Exception as error:
+            raise TargetUnavailable(
+                f"The function of transactional_id raised {type(error).__name__} of {database!r}, expected a text."
+            ) from error
         if not _is_id(found):
             raise TargetUnavailable(
                 f"The function of transactional_id says {found!r} of {database!r}, expected a text."

@@ -483,13 +483,21 @@ def test_a_function_says_the_id_of_a_database(things, make_relay, model):
     assert model.offsets("shop-default-0")["shop.things", 0][0] == 2
 
 
-@pytest.mark.parametrize("id", [None, "", 7])
-def test_a_function_that_says_no_id_holds_up_its_relay_and_kills_no_event(things, make_relay, model, id):
+@pytest.mark.parametrize(
+    ("function", "does"),
+    [
+        ({"default": None}.get, "says None"),
+        ({"default": ""}.get, "says ''"),
+        ({"default": 7}.get, "says 7"),
+        ({"other": "shop"}.__getitem__, "raised KeyError"),
+    ],
+)
+def test_a_function_that_says_no_id_holds_up_its_relay_and_kills_no_event(things, make_relay, model, function, does):
     fill_topic(things, 1, 2)
-    relay = make_relay(things, to=kafka_topic("shop.things", transactional_id=lambda alias: id))
+    relay = make_relay(things, to=kafka_topic("shop.things", transactional_id=function))
     serve_due(relay)
 
-    assert f"The function of transactional_id says {id!r} of 'default', expected a text." in position_of(relay).error
+    assert f"The function of transactional_id {does} of 'default', expected a text." in position_of(relay).error
     assert (position_of(relay).attempts, position_of(relay).retry_at is None) == (0, False)
 
 
