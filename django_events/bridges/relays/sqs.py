@@ -9,7 +9,6 @@ It needs boto3: pip install 'django-events-pg[aws]'
 """
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -72,17 +71,16 @@ class SqsBridge(AwsBridge):
     def __init__(self, broker: str, named: str | Callable[[ReceivedEvent], str]) -> None:
         super().__init__(broker, named)
         self._urls: dict[str, str] = {}
-        self._naming = threading.Lock()
 
     def address(self, name: str) -> str:
         if URL.fullmatch(name):
             return name
-        with self._naming:
-            if name not in self._urls:
-                if len(self._urls) >= MOST_NAMES:
-                    self._urls.clear()
-                self._urls[name] = self._client.get_queue_url(QueueName=name)["QueueUrl"]
-            return self._urls[name]
+        # There is no lock: where AWS doesn't answer, threads that asked one after the other would each wait in full.
+        if (url := self._urls.get(name)) is None:
+            if len(self._urls) >= MOST_NAMES:
+                self._urls.clear()
+            url = self._urls[name] = self._client.get_queue_url(QueueName=name)["QueueUrl"]
+        return url
 
     def ask(self, address: str, entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         answer: Mapping[str, Any] = self._client.send_message_batch(QueueUrl=address, Entries=entries)

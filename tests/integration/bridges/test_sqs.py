@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import socket
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -187,6 +188,26 @@ def test_where_aws_wants_fewer_requests_fewer_go_side_by_side_and_nothing_is_sen
     assert sorted(taken) == list(range(300))
     assert refused
     assert bridge._pace.at_once <= 3
+
+
+def test_where_aws_does_not_answer_a_batch_fails_when_one_request_has_waited_in_full():
+    """Also where it is asked for the URL of the queue, as all requests of a batch do at first."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {
+            "region_name": "eu-west-1",
+            "aws_access_key_id": "x",
+            "aws_secret_access_key": "y",
+            "endpoint_url": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "timeout": 1.0,
+        }
+        with override_settings(DJANGO_EVENTS={"BROKERS": {"aws": options}}):
+            bridge = sqs("q").bridge()
+            bridge.open()
+            began = time.monotonic()
+            with pytest.raises(TargetUnavailable, match="ReadTimeoutError"):
+                bridge.send([message(n, key="a", to="q") for n in range(200)])
+            assert time.monotonic() - began < 5.0
+            bridge.close()
 
 
 def test_where_aws_wants_less_than_one_request_at_a_time_it_is_left_alone(monkeypatch):
