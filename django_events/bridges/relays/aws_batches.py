@@ -6,13 +6,14 @@
     batch.give_back(together)              # it is over: what has no answer by then waits again
 
 A request has a message group once, because one of its messages may fail alone, and nothing later of its group may be
-there before it. For the same reason, what is behind a message that is under way waits for its answer.
+there before it. For the same reason, what is behind a message that is under way waits for its answer, and is not sent
+if that says that the queue isn't there.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django_events.bridges.relays.answers import UNANSWERED
+from django_events.bridges.relays.answers import UNANSWERED, Unroutable
 from django_events.bridges.relays.targets import RelayMessage
 
 MOST_ENTRIES = 10  # of a request
@@ -58,6 +59,17 @@ class AwsBatch:
         self._under_way -= self._groups(together)
         unanswered = [index for index in together if self.answers[index] is UNANSWERED]
         self._waiting = sorted([*self._waiting, *unanswered])
+        for index in together:
+            if isinstance(self.answers[index], Unroutable):
+                self._leave_out_behind(index)
+
+    def _leave_out_behind(self, unroutable: int) -> None:
+        """Nothing of its group may be there before a message that is tried again: all of that gets its answer."""
+        if (group := self._group(unroutable)) is not None:
+            behind = {index for index in self._waiting if self._group(index) == group}
+            self._waiting = [index for index in self._waiting if index not in behind]
+            for index in behind:
+                self.answers[index] = self.answers[unroutable]
 
     def request(self, together: Sequence[int]) -> tuple[str, list[Mapping[str, Any]]]:
         """Where these go, and what AWS is sent of them."""

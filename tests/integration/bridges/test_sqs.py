@@ -314,6 +314,22 @@ def test_a_queue_that_is_not_there_is_an_outage_or_the_fault_of_the_function(nam
     assert isinstance(answer, Unroutable)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_nothing_of_a_group_is_sent_behind_what_waits_for_its_queue(whole):
+    """The queue is made meanwhile, and what failed is tried again later: it would come behind its successor."""
+    text = "Invalid parameter: QueueUrl"
+    missing = Refusal("AWS.SimpleQueueService.NonExistentQueue") if whole else {0: "InvalidParameterValue"}
+    bridge = Scripted(missing, named=lambda event: "q.fifo")
+    bridge.text = text
+    messages = [message(0, key="a"), message(1, key="a"), message(2, key="b"), message(3, key="a", to="other.fifo")]
+    answers = bridge.send(messages)
+
+    sent = [index for index, answer in enumerate(answers) if answer is None]
+    assert sent == [3] if whole else [2, 3]
+    assert [type(one) for one in answers[:2]] == [Unroutable, Unroutable]
+    assert 1 not in [index for asked in bridge.asked for index in asked]
+
+
 @pytest.mark.parametrize("name", ["TopicArn", "QueueUrl", "MessageGroupId", "MessageDeduplicationId"])
 @pytest.mark.parametrize("code", ["InvalidParameter", "InvalidParameterValue"])
 @pytest.mark.parametrize("whole", [True, False])
