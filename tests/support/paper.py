@@ -329,6 +329,8 @@ class TrayReader:
             raise QueueInUse("another one reads the tray")
         taken = set() if self.breaks == "shares" else set(self.tray.hands)
         free = [number for number in self.tray.letters if number not in taken]
+        if self.breaks == "gives nothing":
+            free = []
         if self.breaks == "given back behind":
             free.sort(key=lambda number: number in self.back)
         if self.breaks == "given back is lost":

@@ -97,6 +97,7 @@ def test_a_queue_of_texts_is_asked_for_texts():
         pytest.param("given back is lost", "given_back", marks=pytest.mark.slow),
         ("given back behind", "given_back"),
         pytest.param("shares", "twin", marks=pytest.mark.slow),
+        pytest.param("gives nothing", "twin", marks=pytest.mark.slow),
         pytest.param("lag", "lag", marks=pytest.mark.slow),
         ("keep raises", "keeping"),
         pytest.param("keep waits", "keeping", marks=pytest.mark.slow),

@@ -162,9 +162,9 @@ class QueuePromises(Promises):
         """What a reader has in hand, no other one gets; QueueInUse says that it gets nothing at all."""
         numbers = self._add(6)
         reader, other = self._opened(), self._opened()
-        found = self._receive(reader, 2)
-        while not found:
-            found = self._receive(reader, 2)
+        deadline = time.monotonic() + self.seconds + reader.holds
+        while not (found := self._receive(reader, 2)):
+            self.expect(time.monotonic() < deadline, "of a queue with 6 messages, it receives none")
         try:
             with self.only_unavailable("receive()"):
                 others = list(other.receive(AT_ONCE))
