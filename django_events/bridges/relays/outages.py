@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, SupportsFloat
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 from django.db import DatabaseError
 
@@ -24,6 +24,13 @@ SQL = sql.beside(__name__)
 
 SHORTEST_PAUSE = timedelta(seconds=0.1)
 LOGGED_AGAIN = 300.0  # seconds, while the target stays away
+
+
+class Settled(NamedTuple):
+    """What the row of a position says."""
+
+    since: datetime | None  # nothing can be sent
+    attempted: int | None  # the event that waits for its next attempt
 
 
 class Outage:
@@ -46,7 +53,7 @@ class Outage:
         It is an outage `anew` if something was sent ahead of this event. Where the row says nothing, this process
         remembers it: of a dead letter that is sent again nothing is written there, and a settlement may be lost.
         """
-        noted, now = self._ask(using)
+        (noted, _), now = self._ask(using)
         with self._lock:
             remembered = self._since if redriven or address == self._address else None
             since = now if anew else noted or remembered or now
@@ -86,8 +93,12 @@ class Outage:
             extra=self._fields(),
         )
 
-    def _ask(self, using: str) -> tuple[datetime | None, datetime]:
-        """Since when nothing can be sent, as it is settled, and the time: by the clock of the database, if it answers.
+    def settled(self, using: str) -> "Settled":
+        """What a worker has settled last, this process or another one."""
+        return self._ask(using)[0]
+
+    def _ask(self, using: str) -> tuple["Settled", datetime]:
+        """What is settled, and the time: by the clock of the database, if it answers.
 
         Without an answer nothing can be settled either, so it need not be right.
         """
@@ -102,8 +113,8 @@ class Outage:
             )
         except DatabaseError:
             rows = []
-        since, now = rows[0] if rows else (None, time.time())
-        return None if since is None else _moment(since), _moment(now)
+        since, attempted, now = rows[0] if rows else (None, None, time.time())
+        return Settled(None if since is None else _moment(since), attempted), _moment(now)
 
     def _fields(self) -> dict[str, Any]:
         return {"consumer": self._relay.name, "topic": self._relay.topics[0], "partition": self._partition}

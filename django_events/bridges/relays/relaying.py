@@ -10,14 +10,14 @@ was killed or frozen, and a rewind.
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from django_events.bridges.relays.answers import Unroutable
 from django_events.bridges.relays.messages import message_of
-from django_events.bridges.relays.outages import Outage
+from django_events.bridges.relays.outages import Outage, Settled
 from django_events.bridges.relays.targets import Bridge, Bridges, Newest, Overtaken, RelayMessage, TargetUnavailable
 from django_events.consuming.handlers import FailedAt
 from django_events.declarations import DeclaredRelay
@@ -27,6 +27,7 @@ from django_events.received import ReceivedEvent
 
 MOST_ROUNDS = 5  # of finding out what the target has, for one batch
 IDLE_ENDS = 1.0  # seconds: an error that comes so soon may say no more than that an idle connection was ended
+REMEMBERED = 60.0  # seconds for which a process needs no proof that no other one has gone on
 MOST_LOGS = 10_000  # of a target, whose newest events one thread remembers
 
 
@@ -43,16 +44,29 @@ class Ahead:
     """What of a partition is acknowledged behind an event that is not, until that one is settled."""
 
     def __init__(self) -> None:
+        self.since: datetime | None = None  # of the outage for which that event waits, if there is one
         self._behind = 0
         self._ids: set[int] = set()
+        self._tried_at = 0.0
 
     def __contains__(self, event_id: int) -> bool:
         return event_id in self._ids
 
-    def begin(self, first_id: int) -> None:
-        """A batch begins here. Where others have gone on meanwhile, or the relay was rewound, all of it is sent."""
-        if not self._behind <= first_id <= max(self._ids, default=0):
+    def begin(self, first_id: int, settled: Callable[[], Settled]) -> None:
+        """A batch begins here. Where others have gone on meanwhile, or the relay was rewound, all of it is sent.
+
+        A rewind may be to where this process was when another one took the partition over. So if it is a while ago
+        that this one had it, the row has to say that the same event still waits, for the same reason.
+        """
+        if self._ids and not (self._behind <= first_id <= max(self._ids) and self._still_waits(settled)):
             self._ids.clear()
+        self._tried_at = time.monotonic()
+
+    def _still_waits(self, settled: Callable[[], Settled]) -> bool:
+        if time.monotonic() - self._tried_at < REMEMBERED:
+            return True
+        since, attempted = settled()
+        return attempted == self._behind if self.since is None else since == self.since
 
     def note(self, behind: int, event_ids: Iterable[int]) -> None:
         """These are acknowledged, and the event in front of them is not."""
@@ -113,17 +127,20 @@ class Relaying:
         partition = events[0].partition if self._relay.partitioned else None
         outage = self._outages.setdefault(partition, Outage(self._relay, partition))
         ahead = Ahead() if redriven else self._ahead.setdefault(partition, Ahead())
-        ahead.begin(events[0].id)
+        ahead.begin(events[0].id, lambda: outage.settled(self._using))
         try:
             batch, refused = self._attempt(events, ahead, redriven=redriven)
         except _Stuck as stuck:
             self._drop()
             at = _index_of(events, stuck.message.event_id)
-            error = outage.note(stuck.error, events[at].address, using=self._using, anew=True)
-            raise FailedAt(at, error) from None
+            noted = outage.note(stuck.error, events[at].address, using=self._using, anew=True)
+            ahead.since = noted.since
+            raise FailedAt(at, noted) from None
         except TargetUnavailable as error:
             self._drop()
-            raise FailedAt(0, outage.note(error, events[0].address, using=self._using, redriven=redriven)) from None
+            noted = outage.note(error, events[0].address, using=self._using, redriven=redriven)
+            ahead.since = noted.since
+            raise FailedAt(0, noted) from None
         except Exception as error:  # of a bridge: whatever it is, no event is to blame
             self._drop()
             said = TargetUnavailable(f"{type(error).__name__} in the bridge, {_place_of(error)}")
@@ -131,6 +148,7 @@ class Relaying:
         first = None if not batch.messages else batch.messages[0]
         if first is not None and (refused is None or refused[0] is not first):
             outage.over()
+        ahead.since = None
         if refused is not None:
             raise FailedAt(_index_of(events, refused[0].event_id), refused[1])
         if batch.failed is not None:

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from django_events import Backoff, Draft, publish_many, sns, sqs
 from django_events.bridges.relays import aws as shared
+from django_events.bridges.relays import relaying as relaying_module
 from django_events.bridges.relays.answers import Unroutable
 from django_events.bridges.relays.aws import AwsBridge, group_of, once_of, text_of
 from django_events.bridges.relays.aws_batches import Pace
@@ -24,7 +25,7 @@ from django_events.bridges.relays.targets import RelayMessage, Route, TargetUnav
 from django_events.consuming.handlers import FailedAt
 from django_events.exceptions import MessageRefused
 from django_events.operations import rewind
-from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due
+from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, positions, run_once, serve_due
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_relays import received
 from tests.support.fix_topics import transfer_all
@@ -536,38 +537,83 @@ def test_a_worker_leaves_a_target_alone_for_as_long_as_it_asks(things, make_rela
     assert (len(scripted.asked), position_of(relay).error) == (2, "")
 
 
-@pytest.mark.usefixtures("transactional_db")
-def test_what_aws_has_taken_beside_a_request_that_failed_is_not_sent_again(things, make_relay, monkeypatch):
-    """Requests side by side: of one there is no answer, and what is behind it in its group waits; the others arrive."""
-    keys = [str(n % 40) for n in range(200)]
-    there: dict[str, list[str]] = {}
-    times = count(1)
+class Recording(Scripted):
+    """Remembers what it has taken, by message group. The first request with event 11 gets no answer."""
 
-    class Recording(Scripted):
-        def entry(self, text, attributes):
-            return {"MessageBody": text, "address": attributes["ce_id"]["StringValue"]}
+    def __init__(self):
+        super().__init__()
+        self.there: dict[str, list[str]] = {}
+        self.times = count(1)
 
-        def ask(self, address, entries):
-            answer = super().ask(address, entries)
-            if entries[0]["address"] == "things/11" and next(times) == 1:
-                raise Refusal("InternalError")
-            with self.lock:
-                for one in entries:
-                    there.setdefault(one["MessageGroupId"], []).append(one["address"])
-            return answer
+    def open(self):
+        pass
 
-    scripted = Recording()
-    monkeypatch.setattr(scripted, "open", lambda: None)
-    publish_many(things, [Draft(value=n, key=key) for n, key in enumerate(keys)])
+    def entry(self, text, attributes):
+        return {"MessageBody": text, "address": attributes["ce_id"]["StringValue"]}
+
+    def ask(self, address, entries):
+        answer = super().ask(address, entries)
+        if entries[0]["address"] == "things/11" and next(self.times) == 1:
+            raise Refusal("InternalError")
+        with self.lock:
+            for one in entries:
+                self.there.setdefault(one["MessageGroupId"], []).append(one["address"])
+        return answer
+
+    @property
+    def taken(self):
+        return sum(map(len, self.there.values()))
+
+
+KEYS_OF_MANY = [str(n % 40) for n in range(200)]
+
+
+@pytest.fixture
+def many(things):
+    publish_many(things, [Draft(value=n, key=key) for n, key in enumerate(KEYS_OF_MANY)])
     transfer_all()
-    relaying, events = Relaying(make_relay(things, to=Throttled(scripted))), received()
-    with pytest.raises(FailedAt) as failed:
-        relaying(events)
-    assert "InternalError" in str(failed.value.error)
-    assert failed.value.index == 10 < sum(map(len, there.values())) < 200
-    relaying(events[failed.value.index :])
+    return received()
 
-    assert there == {key: [f"things/{n + 1}" for n in range(200) if keys[n] == key] for key in set(keys)}
+
+@pytest.mark.usefixtures("transactional_db")
+@pytest.mark.parametrize("remembered", [60.0, 0.0])
+def test_what_aws_has_taken_beside_a_request_that_failed_is_not_sent_again(
+    things, many, make_relay, monkeypatch, remembered
+):
+    """Requests side by side: of one there is no answer, and what is behind it in its group waits; the others arrive."""
+    monkeypatch.setattr(relaying_module, "REMEMBERED", remembered)
+    scripted = Recording()
+    relay = make_relay(things, to=Throttled(scripted))
+    relaying = Relaying(relay)
+    with pytest.raises(FailedAt) as failed:
+        relaying(many)
+    assert "InternalError" in str(failed.value.error)
+    assert failed.value.index == 10 < scripted.taken < 200
+    waits = many[failed.value.index]
+    positions(relay).update(attempted=waits.id, failing_since=failed.value.error.since)
+    relaying(many[failed.value.index :])
+
+    assert scripted.there == {
+        key: [f"things/{n + 1}" for n in range(200) if KEYS_OF_MANY[n] == key] for key in set(KEYS_OF_MANY)
+    }
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_a_rewind_sends_again_what_another_worker_had_taken_over_since(things, many, make_relay, monkeypatch):
+    """To where this one was, long ago, when requests beside the one that failed were taken."""
+    monkeypatch.setattr(relaying_module, "REMEMBERED", 0.0)
+    scripted = Recording()
+    relay = make_relay(things, to=Throttled(scripted))
+    relaying = Relaying(relay)
+    with pytest.raises(FailedAt) as failed:
+        relaying(many)
+    while position_of(relay).position < 200:
+        serve_due(relay)
+    rewind(relay, to=many[failed.value.index].id)
+    before = scripted.taken
+    relaying(many[failed.value.index :])
+
+    assert scripted.taken - before == 200 - failed.value.index
 
 
 @pytest.mark.slow
