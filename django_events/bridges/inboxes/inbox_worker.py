@@ -104,7 +104,7 @@ class InboxWorker:
         else:
             done = self._turn(stop)
         self._done += done
-        if not done and not self._again:  # a run with `once` is over
+        if not done and not self._again and not self.waits:  # a run with `once` is over
             self._there, self._done = None, 0
         return done
 

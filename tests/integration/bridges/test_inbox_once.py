@@ -5,8 +5,10 @@ from contextlib import closing
 import pytest
 
 from django_events import Draft
+from django_events.bridges.inboxes import back_pressure
 from django_events.bridges.inboxes.serving import worker_of
 from django_events.bridges.inboxes.sources import Found
+from django_events.workers.all_in_one import AllInOne
 from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
 from tests.support.fix_inboxes import row, take_in, values
@@ -47,6 +49,26 @@ def test_once_ends_at_what_was_there_although_more_comes_all_the_time(things, ma
 
     assert values(things) == list(range(21 if kind is FromPaper else 40))
     assert row().error == ""
+
+
+def test_once_ends_at_what_was_there_although_it_has_to_wait_for_the_transfer(things, make_inbox, monkeypatch):
+    """What was there counts from the beginning of the run, and not from where it goes on."""
+    monkeypatch.setattr(back_pressure, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(back_pressure, "RESTS", 0)
+    paper = Paper()
+    paper.put(bodies(*range(20)))
+
+    def busy(message):
+        if message.json() < 200:
+            paper.put(bodies(message.json() + 20))
+        return Draft(value=message.json())
+
+    inbox = make_inbox(things, source=FromPaper(paper), transform=busy, batch_size=4, most_buffered=6)
+    taking_in = [worker_of("default", inbox, once=True)]
+    with closing(AllInOne("default", [], taking_in=lambda once: taking_in)) as workers, closing(Stop()) as stop:
+        workers.run(stop, once=True)
+
+    assert values(things) == list(range(20))
 
 
 def test_what_comes_later_is_taken_in_by_the_next_one(things, make_inbox):
