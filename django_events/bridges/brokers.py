@@ -87,8 +87,8 @@ def masked(text: str, options: Mapping[str, Any]) -> str:
 
 
 def _by_itself(secret: str) -> re.Pattern[str]:
-    """A secret that isn't a part of a longer word or number."""
-    before = r"(?<!\w)" if re.match(r"\w", secret) else ""
+    """A secret that isn't a part of a longer word or number. A character that is escaped in front of it is none."""
+    before = rf"(?:(?<!\w)|{_ESCAPED})" if re.match(r"\w", secret) else ""
     behind = r"(?!\w)" if re.search(r"\w\Z", secret) else ""
     return re.compile(before + re.escape(secret) + behind)
 
@@ -120,5 +120,6 @@ def _secrets(options: Any, name: str = "") -> Iterator[str]:
             yield options
 
 
+_ESCAPED = r"(?<=\\[nrtb0])|(?<=\\x[0-9a-fA-F]{2})|(?<=%[0-9a-fA-F]{2})"  # as Python and addresses write them
 _SPLITTING = re.compile(r"[/#?:@]")
 _SECRET = ("password", "secret", "token", "key", "nkey", "seed", "credential", "passwd", "username", "user")

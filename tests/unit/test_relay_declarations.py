@@ -144,6 +144,10 @@ def test_what_an_error_says_has_nothing_secret_of_the_options():
         ({"username": "app"}, "app may not use this application", f"{HIDDEN} may not use this application"),
         ({"password": "/2x"}, "can't read tops3cret/2x, but 2x", f"can't read tops3cret{HIDDEN}, but 2x"),
         ({"password": "x.+"}, "x.+, xyz and x.++", f"{HIDDEN}, xyz and {HIDDEN}+"),
+        # Behind a character that is escaped, of which the last letter or digit is no part of a word.
+        ({"password": "ab1"}, "can't send b'\\x00app\\x00ab1'", f"can't send b'\\x00app\\x00{HIDDEN}'"),
+        ({"password": "ab1"}, "can't send 'app\\nab1'", f"can't send 'app\\n{HIDDEN}'"),
+        ({"password": "ab1"}, "no port in app%3Aab1%40host", f"no port in app%3A{HIDDEN}%40host"),
         # More.
         ({"password": "word"}, "a password", f"a pass{HIDDEN}"),
     ],
