@@ -17,7 +17,7 @@ from typing import Any
 
 from django_events.bridges.brokers import options_of, said, unmade
 from django_events.bridges.relays.answers import UNANSWERED, Unroutable, judged
-from django_events.bridges.relays.aws_batches import MOST_BYTES, AwsBatch, Pace
+from django_events.bridges.relays.aws_batches import MOST_BYTES, AwsBatch, RequestPace
 from django_events.bridges.relays.targets import Newest, RelayMessage, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady
 from django_events.received import ReceivedEvent
@@ -54,7 +54,7 @@ class AwsBridge:
         self._named = named
         self._options: Mapping[str, Any] = {}
         self._client: Any = None
-        self._pace = Pace()
+        self._pace = RequestPace()
 
     def open(self) -> None:
         try:
@@ -65,7 +65,7 @@ class AwsBridge:
             self._client = client_of(self.service, self._options)
         except Exception as error:
             raise TargetUnavailable(f"AWS {self._broker!r}: {unmade(error, self._options)}.") from None
-        self._pace = Pace(connections_of(self._client))
+        self._pace = RequestPace(connections_of(self._client))
 
     def newest(self, log: str) -> Newest | None:
         return None

@@ -84,7 +84,7 @@ class AwsBatch:
         return None if group is None else (self.messages[index].route.to, group)
 
 
-class Pace:
+class RequestPace:
     """How many requests go at once: half as many whenever AWS wants less, and one more after each hundred answers."""
 
     def __init__(self, most: int = AT_ONCE) -> None:

@@ -19,7 +19,7 @@ from django_events.bridges.relays import aws as shared
 from django_events.bridges.relays import relaying as relaying_module
 from django_events.bridges.relays.answers import Unroutable
 from django_events.bridges.relays.aws import AwsBridge, group_of, once_of, text_of
-from django_events.bridges.relays.aws_batches import Pace
+from django_events.bridges.relays.aws_batches import RequestPace
 from django_events.bridges.relays.relaying import Relaying
 from django_events.bridges.relays.targets import RelayMessage, Route, TargetUnavailable
 from django_events.consuming.handlers import FailedAt
@@ -221,7 +221,7 @@ def test_where_aws_wants_less_than_one_request_at_a_time_it_is_left_alone(monkey
 
 
 def test_more_requests_go_side_by_side_again_after_a_while():
-    pace = Pace(4)
+    pace = RequestPace(4)
     pace.slow_down()
     assert pace.at_once == 2
     for expected in (2, 3, 4, 4):
