@@ -23,10 +23,11 @@ logger = logging.getLogger("django_events.relays")
 SQL = sql.beside(__name__)
 
 SHORTEST_PAUSE = timedelta(seconds=0.1)
+KNOWN_FOR = 600.0  # seconds for which a process goes by what it remembers
 LOGGED_AGAIN = 300.0  # seconds, while the target stays away
 
 
-class Settled(NamedTuple):
+class WaitingEvent(NamedTuple):
     """What the row of a position says."""
 
     since: datetime | None  # nothing can be sent
@@ -41,6 +42,7 @@ class Outage:
         self._partition = partition
         self._since: datetime | None = None
         self._address = ""  # of the event that waits
+        self._tried_at = 0.0
         self._logged = 0.0
         self._tries = 0
         self._lock = threading.Lock()
@@ -51,15 +53,17 @@ class Outage:
         """Count a try that failed; returns the error to settle with: it says since when, and has the next pause.
 
         It is an outage `anew` if something was sent ahead of this event. Where the row says nothing, this process
-        remembers it: of a dead letter that is sent again nothing is written there, and a settlement may be lost.
+        remembers it for a while: of a dead letter that is sent again nothing is written there, and a settlement may be
+        lost. After a longer one another process may have gone on, and the relay may have been rewound to this event.
         """
         (noted, _), now = self._ask(using)
         with self._lock:
-            remembered = self._since if redriven or address == self._address else None
+            is_recent = time.monotonic() - self._tried_at < KNOWN_FOR
+            remembered = self._since if is_recent and (redriven or address == self._address) else None
             since = now if anew else noted or remembered or now
             if since != self._since:
                 self._since, self._tries, self._logged = since, 0, 0.0
-            self._address = address
+            self._address, self._tried_at = address, time.monotonic()
             self._tries += 1
             text = since.strftime("%Y-%m-%d %H:%M:%S UTC")
             if not self._logged or time.monotonic() - self._logged > LOGGED_AGAIN:
@@ -93,11 +97,11 @@ class Outage:
             extra=self._fields(),
         )
 
-    def settled(self, using: str) -> "Settled":
+    def settled(self, using: str) -> "WaitingEvent":
         """What a worker has settled last, this process or another one."""
         return self._ask(using)[0]
 
-    def _ask(self, using: str) -> tuple["Settled", datetime]:
+    def _ask(self, using: str) -> tuple["WaitingEvent", datetime]:
         """What is settled, and the time: by the clock of the database, if it answers.
 
         Without an answer nothing can be settled either, so it need not be right.
@@ -114,7 +118,7 @@ class Outage:
         except DatabaseError:
             rows = []
         since, attempted, now = rows[0] if rows else (None, None, time.time())
-        return Settled(None if since is None else _moment(since), attempted), _moment(now)
+        return WaitingEvent(None if since is None else _moment(since), attempted), _moment(now)
 
     def _fields(self) -> dict[str, Any]:
         return {"consumer": self._relay.name, "topic": self._relay.topics[0], "partition": self._partition}

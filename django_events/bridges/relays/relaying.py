@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from django_events.bridges.relays.answers import Unroutable
 from django_events.bridges.relays.messages import message_of
-from django_events.bridges.relays.outages import Outage, Settled
+from django_events.bridges.relays.outages import Outage, WaitingEvent
 from django_events.bridges.relays.targets import Bridge, Bridges, Newest, Overtaken, RelayMessage, TargetUnavailable
 from django_events.consuming.handlers import FailedAt
 from django_events.declarations import DeclaredRelay
@@ -52,7 +52,7 @@ class Ahead:
     def __contains__(self, event_id: int) -> bool:
         return event_id in self._ids
 
-    def begin(self, first_id: int, settled: Callable[[], Settled]) -> None:
+    def begin(self, first_id: int, settled: Callable[[], WaitingEvent]) -> None:
         """A batch begins here. Where others have gone on meanwhile, or the relay was rewound, all of it is sent.
 
         A rewind may be to where this process was when another one took the partition over. So if it is a while ago
@@ -62,7 +62,7 @@ class Ahead:
             self._ids.clear()
         self._tried_at = time.monotonic()
 
-    def _still_waits(self, settled: Callable[[], Settled]) -> bool:
+    def _still_waits(self, settled: Callable[[], WaitingEvent]) -> bool:
         if time.monotonic() - self._tried_at < REMEMBERED:
             return True
         since, attempted = settled()

@@ -7,6 +7,7 @@ import pytest
 from django.core.management import call_command
 
 from django_events import Backoff
+from django_events.bridges.relays import outages
 from django_events.bridges.relays.relaying import Relaying
 from django_events.bridges.relays.targets import Route, TargetUnavailable
 from django_events.consuming.handlers import FailedAt
@@ -128,6 +129,24 @@ def test_an_outage_that_another_worker_saw_the_end_of_is_not_the_one_that_begins
 
     assert second.value.error.since > first.value.error.since
     assert second.value.error.after <= timedelta(seconds=4)
+
+
+def test_a_rewind_to_where_this_worker_was_in_an_outage_long_ago_is_none_of_that(things, make_relay, door, monkeypatch):
+    """Another one went on since, and the target is away again."""
+    monkeypatch.setattr(outages, "KNOWN_FOR", 0.0)
+    relay = make_relay(things, to=door)
+    fill_topic(things, 1, 2)
+    events, relaying = received(), Relaying(relay)
+    with pytest.raises(FailedAt) as first:
+        relaying(events)
+    door.takes = 2
+    serve_due(relay)
+    rewind(relay, to=1)
+    with pytest.raises(FailedAt) as second:
+        relaying(events)
+    relaying.close()
+
+    assert second.value.error.since > first.value.error.since
 
 
 def test_what_is_sent_in_front_ends_it_and_another_one_begins(shut, door):
