@@ -79,7 +79,7 @@ class JsonEvents:
         schema = pa.schema([field for field in SCHEMA if field.name in names])
         try:
             columns = [_column([row.get(field.name) for row in rows], field.type) for field in schema]
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             raise self._refused() from None
         return pa.table(columns, schema=schema)
 

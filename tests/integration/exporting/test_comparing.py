@@ -328,7 +328,18 @@ def test_the_files_of_a_part_may_be_removed(log: Log, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["null", "{", "[1]", '{"offset": "1"}', '{"key": "a"}', '{"offset": 1, "body": "."}', '{"offset": 1, "key": 1}'],
+    [
+        *(
+            "null",
+            "{",
+            "[1]",
+            '{"offset": "1"}',
+            '{"key": "a"}',
+            '{"offset": 1, "body": "."}',
+            '{"offset": 1, "key": 1}',
+        ),
+        f'{{"offset": 1, "partition": {1 << 70}}}',
+    ],
 )
 def test_a_line_that_is_no_event_is_named(log: Log, tmp_path: Path, line: str) -> None:
     topic = log(*(Draft(value=n) for n in range(5)))
