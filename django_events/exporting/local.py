@@ -8,8 +8,8 @@ the disk do the work, outside of Python's lock, so threads are enough.
 
 import os
 import socket
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock
@@ -71,20 +71,32 @@ class LocalEngine:
         """Write the events of a range into a folder; returns how many were read, and the files by their names."""
         self._written, self._of = 0, len(whole)
         ranges = made.cut(whole, bytes_per_row=bytes_per_row, at_once=self.threads)
-        with ThreadPoolExecutor(self.threads, thread_name_prefix="django_events exports") as pool:
-            tasks = [pool.submit(self._write, made, one, folder, task) for task, one in enumerate(ranges)]
-            try:
-                done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
-                failed = [error for task in done if (error := task.exception()) is not None]
-                if failed:
-                    raise next((error for error in failed if not isinstance(error, _Cancelled)), failed[0])
-            finally:
-                if not all(task.done() for task in tasks):
-                    self._cancel()
-                    for task in tasks:
-                        task.cancel()
+        tasks: list[Future[tuple[int, list[str]]]] = []
+        try:
+            with ThreadPoolExecutor(self.threads, thread_name_prefix="django_events exports") as pool:
+                tasks += [pool.submit(self._write, made, one, folder, task) for task, one in enumerate(ranges)]
+                self._wait(tasks)
+        except BaseException:
+            # A full disk would get no room by the files that are whole, as no commit will name them.
+            for task in tasks:
+                if task.done() and not task.cancelled() and task.exception() is None:
+                    _remove(folder, task.result()[1])
+            raise
         written = [task.result() for task in tasks]
         return sum(rows for rows, _ in written), [file for _, files in written for file in files]
+
+    def _wait(self, tasks: list[Future[tuple[int, list[str]]]]) -> None:
+        """Until all are done, or one has failed: then the others end, and its error is raised."""
+        try:
+            done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
+            failed = [error for task in done if (error := task.exception()) is not None]
+            if failed:
+                raise next((error for error in failed if not isinstance(error, _Cancelled)), failed[0])
+        finally:
+            if not all(task.done() for task in tasks):
+                self._cancel()
+                for task in tasks:
+                    task.cancel()
 
     def count(self, format: str, place: str) -> int:
         return count(format, place)
@@ -105,6 +117,12 @@ class LocalEngine:
     def _cancel(self) -> None:
         self._cancelled.set()
         self._connections.cut()
+
+
+def _remove(folder: str, files: Iterable[str]) -> None:
+    for file in files:
+        with suppress(OSError):  # what went wrong first is what is said
+            Path(folder, file).unlink(missing_ok=True)
 
 
 class _Cancelled(Exception):

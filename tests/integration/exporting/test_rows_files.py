@@ -4,6 +4,7 @@ What the table promises is what it promises of events that pass through one proc
 """
 
 import json
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -551,6 +552,32 @@ def test_what_a_thread_is_refused_leaves_no_file(
     assert rows_on_disk(tmp_path) == files_of(tmp_path, format)
     assert run(topic, "--to", tmp_path, "--threads", 2, format=format).startswith("Exported 1,990 events")
     assert read_back(tmp_path, format) == stored(topic)
+
+
+@BOTH
+def test_what_other_threads_have_written_goes_if_one_is_refused(
+    log: Log, tmp_path: Path, by_files: Any, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk each run would take more of it, for files that no commit names."""
+    log(*(Draft(value=n) for n in range(2_000)))
+    write, close, is_whole = ParquetOutput.write, ParquetOutput.close, threading.Event()
+
+    def refused(self: ParquetOutput, table: Any) -> None:
+        if table["offset"][0].as_py() > 1:
+            assert is_whole.wait(30)
+            raise OSError(ENOSPC, "No space left on device")
+        write(self, table)
+
+    def noted(self: ParquetOutput) -> None:
+        close(self)
+        is_whole.set()
+
+    monkeypatch.setattr(ParquetOutput, "write", refused)
+    monkeypatch.setattr(ParquetOutput, "close", noted)
+    with pytest.raises(OSError, match="No space left"):
+        by_files(format)
+
+    assert is_whole.is_set() and not rows_on_disk(tmp_path)
 
 
 @BOTH
