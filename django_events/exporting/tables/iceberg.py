@@ -67,8 +67,13 @@ from django_events.exporting.tables.table import (
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
 from django_events.reading.typed.columns import DATA
 
-# Without the bounds of ids every file would have to be opened to find some of them.
-NEEDED = {TableProperties.COMMIT_NUM_RETRIES: "0", "write.metadata.metrics.column.offset": "full"}
+NEEDED = {
+    TableProperties.COMMIT_NUM_RETRIES: "0",
+    # Without the bounds of ids every file would have to be opened to find some of them.
+    "write.metadata.metrics.column.offset": "full",
+    # Of several row groups PyIceberg takes the bounds that some say for those of the file, and readers pass over rows.
+    TableProperties.PARQUET_ROW_GROUP_LIMIT: str(64 << 20),  # the most that PyArrow writes into one
+}
 PROPERTIES = {
     **NEEDED,
     "write.parquet.compression-codec": "zstd",

@@ -371,6 +371,31 @@ def test_a_long_text_takes_no_row_away_from_readers(
         assert found["offset"].to_list() == [1]
 
 
+@pytest.mark.parametrize("does", ["merged", "erased in"])
+def test_a_file_of_iceberg_that_is_written_anew_takes_no_row_away_from_readers(
+    log: Log, tmp_path: Path, by_files: Any, does: str
+) -> None:
+    """PyIceberg itself writes it: of several row groups it would take the bounds that some of them say."""
+    topic = log(*(Draft(value=text, type="of no schema") for text in ("z" * 9_000, "m", "n", "o")))
+    with declared(Placed):
+        typed = {"columns": {"things": columns_of(topic, Placed)}}
+        by_files("iceberg", **typed, **({"events_per_commit": 1} if does == "merged" else {"target_size": 1 << 20}))
+        with closing(in_folder(str(tmp_path)).catalog) as catalog:
+            change = catalog.load_table((NAMESPACE, "things")).transaction()
+            change.set_properties({"write.parquet.row-group-limit": "1"}).commit_transaction()
+        if does == "merged":
+            run(topic, "--to", tmp_path, "--columns", "typed", "--compact", format="iceberg")
+        else:
+            erase(topic, ids=[4], reason="asked for")
+            run(topic, "--to", tmp_path, "--columns", "typed", "--erase", format="iceberg")
+
+    [file] = files_of(tmp_path, "iceberg")
+    assert pq.read_metadata(file).num_row_groups == 1
+    with closing(in_folder(str(tmp_path)).catalog) as catalog:
+        table = catalog.load_table((NAMESPACE, "things"))
+        assert table.scan("rescued > '\"x'").to_arrow()["offset"].to_pylist() == [1]
+
+
 @BOTH
 def test_an_erasure_in_between_is_read_again(log: Log, tmp_path: Path, by_files: Any, format: str) -> None:
     """An export that has read an event before it was erased can't bring it back."""
