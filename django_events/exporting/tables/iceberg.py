@@ -26,6 +26,7 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 from pyiceberg.transforms import DayTransform
+from pyiceberg.utils.properties import property_as_bool
 
 from django_events.exceptions import Refused
 from django_events.exporting.blanking import blanked
@@ -547,7 +548,9 @@ def _erased_until(last: LastErasure) -> dict[str, str]:
 
 def _add(change: Any, *, files: Sequence[DataFile], said: dict[str, str]) -> None:
     # Not `add_files`, which would give the table a mapping of names, for files whose columns have no numbers.
-    with change.update_snapshot(snapshot_properties=said).fast_append() as snapshot:
+    update = change.update_snapshot(snapshot_properties=said)
+    merges = property_as_bool(change.table_metadata.properties, TableProperties.MANIFEST_MERGE_ENABLED, False)
+    with update.merge_append() if merges else update.fast_append() as snapshot:
         for file in files:
             snapshot.append_data_file(file)
 
