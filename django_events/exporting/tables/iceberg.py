@@ -9,7 +9,7 @@ A rollback sets the snapshot back and leaves the properties, so each snapshot sa
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -200,14 +200,17 @@ class IcebergEvents:
 
     def keys(self, until: int) -> Iterator[pa.RecordBatch]:
         scan = self._table.scan(row_filter=f"offset <= {until}", selected_fields=("offset", "key"))
-        yield from scan.to_arrow_batch_reader()
+        with self._unless_moved():
+            yield from scan.to_arrow_batch_reader()
 
     def blank(self, erased: pa.Table, mark: Mark) -> int:
         self._make_ready()
         rows, said = 0, {NEXT: str(mark.next)}
-        for first, last, _ in self._ranges_with(erased["offset"].to_pylist()):
+        with self._unless_moved():
+            ranges = self._ranges_with(erased["offset"].to_pylist())
+        for first, last, _ in ranges:
             within = f"offset >= {first} AND offset <= {last}"
-            there = self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow())
+            there = self._read(within)
             blank, changed = blanked(there.sort_by("offset"), erased)
             if changed:
                 saying = self._saying(said)
@@ -284,13 +287,19 @@ class IcebergEvents:
     def compact(self, target_size: int) -> Iterator[int]:
         mark = self.mark()
         self._make_ready()  # a retry of PyIceberg's would bring files in that `expire` of another run has removed
-        for first, last, files in list(self._small(target_size)):
+        with self._unless_moved():
+            groups = list(self._small(target_size))
+        for first, last, files in groups:
             self._merge(f"offset >= {first} AND offset <= {last}", {NEXT: str(mark.next)} if mark else {})
             yield files - 1
 
+    def _read(self, within: str) -> pa.Table:
+        """Rows to be written anew, with all columns of the table."""
+        with self._unless_moved():
+            return self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow())
+
     def _merge(self, within: str, said: dict[str, str]) -> None:
-        merged = self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow()).sort_by("offset")
-        said = self._saying(said)
+        merged, said = self._read(within).sort_by("offset"), self._saying(said)
         self._commit(lambda change: change.overwrite(merged, within, snapshot_properties=said), {})
 
     def expire(self, age: timedelta, stopped: Callable[[], bool]) -> RemovedVersions:
@@ -483,13 +492,19 @@ class IcebergEvents:
 
     def _commit(self, work: Callable[[Any], object], properties: dict[str, str]) -> None:
         try:
-            with self._table.transaction() as change:
+            with self._unless_moved(), self._table.transaction() as change:
                 work(change)
                 if properties:
                     change.set_properties(properties)
         except CommitFailedException as error:
             raise Conflict(str(error)) from error
-        except FileNotFoundError as error:  # another run may have removed the snapshot that this was to stand on
+
+    @contextmanager
+    def _unless_moved(self) -> Iterator[None]:
+        """Conflict if a file isn't there any more because another run, or another tool, has moved the table on."""
+        try:
+            yield
+        except FileNotFoundError as error:
             if self._loaded().metadata.current_snapshot_id == self._table.metadata.current_snapshot_id:
                 raise
             raise Conflict(str(error)) from error

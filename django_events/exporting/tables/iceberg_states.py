@@ -77,9 +77,10 @@ class IcebergStates(IcebergEvents):
         wanted, found = keys.combine_chunks(), list[int]()
         if len(wanted) and self._table.current_snapshot() is not None:
             scan = self._table.scan(selected_fields=("offset", "key"))
-            for batch in scan.to_arrow_batch_reader():
-                is_one = pc.is_in(batch["key"].cast(pa.string()), value_set=wanted)
-                found += batch["offset"].filter(is_one).to_pylist()
+            with self._unless_moved():
+                for batch in scan.to_arrow_batch_reader():
+                    is_one = pc.is_in(batch["key"].cast(pa.string()), value_set=wanted)
+                    found += batch["offset"].filter(is_one).to_pylist()
         return sorted(found)
 
     def _replace(self, offsets: list[int], rows: pa.Table, said: dict[str, str]) -> None:
@@ -92,7 +93,7 @@ class IcebergStates(IcebergEvents):
         def work(change: Any) -> None:
             for ranges in _portions(self._ranges_with(offsets)):
                 within = " OR ".join(f"(offset >= {first} AND offset <= {last})" for first, last, _ in ranges)
-                there = self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow())
+                there = self._read(within)
                 kept = there.filter(pc.invert(pc.is_in(there["offset"], value_set=gone))).sort_by("offset")
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # that no row is left

@@ -16,6 +16,7 @@ from typing import Any
 
 import deltalake
 import fastavro
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -31,6 +32,7 @@ from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.expiring import NEWEST, SLOTS, THINNED_AT_ONCE, expired
 from django_events.exporting.tables.iceberg import IcebergEvents
 from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
+from django_events.exporting.tables.iceberg_states import IcebergStates
 from django_events.exporting.tables.table import Conflict, Mark
 from django_events.operations import erase
 from tests.integration.exporting.test_table_exports import table_of
@@ -899,6 +901,36 @@ def test_of_iceberg_a_list_that_another_tool_removes_meanwhile_is_a_conflict(
     assert "table events.things had commits of other writers, and not all was removed: run it again." in said
     monkeypatch.undo()
     assert read_back(tmp_path, "iceberg") == stored(topic)
+
+
+@pytest.mark.parametrize("does", ["merges", "erases", "upserts"])
+def test_of_iceberg_files_of_rows_that_another_run_removes_meanwhile_are_a_conflict(
+    log: Log, tmp_path: Path, does: str
+) -> None:
+    """It has looked at the table, and another one merges all files, and removes those that were merged."""
+    words = ("--upsert",) if does == "upserts" else ()
+    topic = log(*drafts(20))
+    run(topic, "--to", tmp_path, "--part", 5, *words, format="iceberg")
+    made = IcebergStates if words else IcebergEvents
+    held = made(in_folder(str(tmp_path)), str(topic), incarnation(topic))
+    with closing(held):
+        mark = held.mark()
+        assert mark is not None
+        held._make_ready()
+        held._make_ready, held.mark = lambda: None, lambda: mark  # type: ignore[method-assign]
+        log(*drafts(5), topic=topic)
+        run(topic, "--to", tmp_path, "--compact", "--expire", 0, *words, format="iceberg")
+        erased = pa.table({"offset": [1], "key": ["k"], "metadata": ["{}"]})
+
+        with pytest.raises(Conflict):
+            if does == "merges":
+                list(held.compact(1 << 20))
+            elif does == "erases":
+                held.blank(erased, mark)
+            else:
+                next(held.keys(mark.next))
+
+    assert len(read_back(tmp_path, "iceberg")) == (5 if words else 25)
 
 
 def test_of_iceberg_only_a_snapshot_that_is_gone_is_a_conflict(
