@@ -6,7 +6,7 @@ the version was read that the commit stands on. So it is not among the files tha
 """
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -81,11 +81,12 @@ def bounds(file: RowsFile) -> dict[str, Bounds]:
             continue
         with_values = [one for one, column in zip(known, columns, strict=True) if one.null_count < column.num_values]
         is_known = bool(with_values) and all(one.has_min_max for one in with_values)
-        found[columns[0].path_in_schema] = Bounds(
-            least=min(one.min for one in with_values) if is_known else None,
-            greatest=max(one.max for one in with_values) if is_known else None,
-            nulls=sum(one.null_count for one in known),
-        )
+        least = greatest = None
+        with suppress(OverflowError):  # PostgreSQL has times that Python hasn't
+            if is_known:
+                least, greatest = min(one.min for one in with_values), max(one.max for one in with_values)
+        nulls = sum(one.null_count for one in known)
+        found[columns[0].path_in_schema] = Bounds(least=least, greatest=greatest, nulls=nulls)
     return found
 
 

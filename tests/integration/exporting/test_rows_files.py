@@ -13,12 +13,14 @@ from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake import Field as DeltaField
 from django.core.management import CommandError
+from django.db import connection
 from pydantic import BaseModel
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import StringType
@@ -42,6 +44,7 @@ from django_events.models import Topic
 from django_events.operations import erase
 from django_events.reading.dsn import Dsn
 from django_events.reading.ranges import Range
+from django_events.statements import log_table
 from tests.integration.exporting.test_comparing import verify
 from tests.integration.exporting.test_erasing import without_times_of_erasures
 from tests.integration.exporting.test_expiring import rows_on_disk
@@ -369,6 +372,25 @@ def test_a_long_text_takes_no_row_away_from_readers(
     else:
         found = polars.scan_delta(str(tmp_path / "things")).filter(polars.col("rescued") > '"x').collect()
         assert found["offset"].to_list() == [1]
+
+
+@BOTH
+@pytest.mark.parametrize("moment", ["20000-01-01", "0300-01-01 BC", "infinity"])
+def test_a_time_that_python_has_not_takes_no_bounds_and_ends_nothing(
+    log: Log, tmp_path: Path, by_files: Any, format: str, moment: str
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(3)))
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {log_table(topic_id(topic))} SET published_at = %s WHERE id = 2", [moment])
+
+    by_files(format)
+
+    with duckdb.connect() as reader:
+        found = reader.sql(
+            "SELECT published_at::varchar FROM read_parquet($of)", params={"of": files_of(tmp_path, format)}
+        )
+        assert str(found.fetchall()[1][0])[:4] == {"20": "2000", "03": "0300", "in": "None"}[moment[:2]]
+    assert verify(tmp_path)[0]["proved"]
 
 
 @pytest.mark.parametrize("does", ["merged", "erased in"])
