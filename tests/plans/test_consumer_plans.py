@@ -97,6 +97,7 @@ def test_settling_finds_the_row_where_it_was(serving):
         "attempted": None,
         "attempts": 0,
         "pause": None,
+        "failing_since": None,
         "stopped": False,
         "error": "",
         "handled": 1,
