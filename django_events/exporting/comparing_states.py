@@ -38,8 +38,8 @@ from django_events.exporting.export import bytes_per_row
 from django_events.exporting.tables.table import STATES
 from django_events.observing.verifying.offenders import SHOWN
 from django_events.phrases import count
-from django_events.reading.dsn import Connection, fetch
-from django_events.reading.ranges import Chosen, Range
+from django_events.reading.dsn import Connection, copied, fetch
+from django_events.reading.ranges import ChosenIds, Range
 from django_events.reading.topics import TopicLog
 from django_events.statements import beside, literal, log_table, shared
 
@@ -102,7 +102,7 @@ class StatesComparison(TopicComparison):
         is_older = is_given & (newest > offsets)
         is_wanted = is_given & ~is_older & (offsets >= self._least)
         ids = np.unique(offsets[is_wanted & (offsets >= log.first)]).tolist()
-        logged = self._logged(rows.column_names, Chosen(log.name, log.id, ids))
+        logged = self._logged(rows.column_names, ChosenIds(log.name, log.id, ids))
         copied = self._in_types_of(logged, rows)
         there = logged["offset"].to_numpy()
         is_there = is_wanted & np.isin(offsets, there)
@@ -165,7 +165,7 @@ class StatesComparison(TopicComparison):
 
     def _still_there(self, ids: Any) -> Any:
         """Those of these ids that the log has an event of which isn't erased."""
-        chosen = Chosen(self._log.name, self._log.id, ids.tolist())
+        chosen = ChosenIds(self._log.name, self._log.id, ids.tolist())
         logged = self._read(("offset", "value", "body", "metadata"), chosen)
         return logged["offset"].to_numpy()[~logged[BLANK].to_numpy()]
 
@@ -249,12 +249,10 @@ class NewestEvents(_Closing):
         )
         with connection.transaction():
             fetch(connection, shared.set_locally, names=list(SETTINGS), values=list(SETTINGS.values()))
-            with connection.cursor().copy(asked.text.replace("%%", "%").encode()) as copying:
-                copying.set_types(["bytea"])
-                for (said,) in copying.rows():
-                    keys = np.frombuffer(said, SAID)
-                    self._names.add(keys["name"])
-                    self._states.add(keys["state"])
+            for (said,) in copied(connection, asked, ["bytea"]):
+                keys = np.frombuffer(said, SAID)
+                self._names.add(keys["name"])
+                self._states.add(keys["state"])
         self._names.finish()
         self._states.finish()
 

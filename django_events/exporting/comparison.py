@@ -22,7 +22,7 @@ from django_events.observing.verifying.offenders import ERASED, Offenders
 from django_events.phrases import count
 from django_events.reading import topics
 from django_events.reading.dsn import Connection, Dsn
-from django_events.reading.ranges import Chosen, Range
+from django_events.reading.ranges import ChosenIds, Range
 from django_events.reading.rows import RangeReader
 from django_events.reading.topics import TopicLog
 from django_events.reading.typed.columns import DATA, NAMES, NEEDED
@@ -145,7 +145,7 @@ class TopicComparison:
         """Have the log as it is now: it may have been changed since it was looked at."""
         self._log = topics.find(self._connection, topics.TopicChoice(names=(self._log.name,)))[0]
 
-    def _logged(self, copied: Sequence[str], part: Range | Chosen) -> pa.Table:
+    def _logged(self, copied: Sequence[str], part: Range | ChosenIds) -> pa.Table:
         """Events as the log has them, with the columns that a copy with these is compared by."""
         names = [name for name in copied if name not in (*NAMES, FOLDER_OF_ROW, BLANK)]
         # What columns are typed by, rows lie in folders by, and what is erased.
@@ -155,7 +155,7 @@ class TopicComparison:
             logged = logged.append_column(FOLDER_OF_ROW, folders_of(logged, self._copy.by))
         return logged
 
-    def _read(self, columns: Sequence[str], part: Range | Chosen) -> pa.Table:
+    def _read(self, columns: Sequence[str], part: Range | ChosenIds) -> pa.Table:
         """These columns of events, and whether each is blank."""
         reader = RangeReader(dsn=self._dsn, columns=tuple(columns), fetch_size=FETCH_SIZE, fail_on_data_loss=False)
         schema = pa.schema([SCHEMA.field(name) for name in columns])

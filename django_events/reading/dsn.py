@@ -1,7 +1,7 @@
 """Where the database is: an address that can be shown, because its password is not."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -138,6 +138,13 @@ class KeptConnection:
         with suppress(psycopg.Error):
             self._stack.close()
         self._connection = None
+
+
+def copied(connection: Connection, statement: Statement, types: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The rows of a binary COPY, one after the other."""
+    with connection.cursor().copy(statement.text.replace("%%", "%").encode()) as copying:
+        copying.set_types(types)
+        yield from copying.rows()
 
 
 def fetch(connection: Connection, statement: Statement, **parameters: Any) -> list[tuple[Any, ...]]:

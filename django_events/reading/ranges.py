@@ -21,7 +21,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenIds:
     """Some events of a topic, by their ids in rising order. Those that its log doesn't have are left out."""
 
     topic: str

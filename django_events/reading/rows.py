@@ -21,7 +21,7 @@ from django_events.database_errors import ErrorKind, kind_of
 from django_events.exceptions import EventsMissing
 from django_events.reading.columns import COLUMNS, TOPIC, Column
 from django_events.reading.dsn import Connection, Dsn, fetch_whole
-from django_events.reading.ranges import Chosen, Range
+from django_events.reading.ranges import ChosenIds, Range
 from django_events.statements import SMALL, Statement, all_of, as_text, beside, literal, log_table, shared
 
 logger = logging.getLogger("django_events.spark")
@@ -65,7 +65,7 @@ class RangeReader:
         with self.dsn.connected() as connection:
             yield from self.read_by(connection, part)
 
-    def read_by(self, connection: Connection, part: Range | Chosen) -> Iterator[pa.RecordBatch]:
+    def read_by(self, connection: Connection, part: Range | ChosenIds) -> Iterator[pa.RecordBatch]:
         """The same by a connection of the caller's. Of chosen ids `offset` has to be one of the columns."""
         start, last = (part.start, part.end) if isinstance(part, Range) else (0, len(part.ids))  # ids, or their indexes
         piece, learnt = FIRST_PIECE, False
@@ -109,7 +109,7 @@ class RangeReader:
         return {name: COLUMNS[name] for name in self.columns if name != TOPIC} or {"offset": COLUMNS["offset"]}
 
     def _asked(
-        self, connection: Connection, part: Range | Chosen, start: int, end: int, piece: int, refused: str
+        self, connection: Connection, part: Range | ChosenIds, start: int, end: int, piece: int, refused: str
     ) -> Statement:
         """The statement for a range of events, without their payload if the server refused to send it."""
         named = _named_without_payload if refused else _named
@@ -161,7 +161,7 @@ class RangeReader:
         logger.warning(said)
         return False
 
-    def _completed(self, given: "Gathered", part: Range | Chosen, first: int, refused: str) -> pa.RecordBatch:
+    def _completed(self, given: "Gathered", part: Range | ChosenIds, first: int, refused: str) -> pa.RecordBatch:
         """A batch with the column `topic`, and with the reason in the metadata of events without their JSON."""
         batch = given.batch
         arrays = {name: batch.column(name) for name in batch.schema.names}
