@@ -11,54 +11,31 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django_events.bridges.inboxes.queue_sources import QueuedMessage, QueueInUse
-from django_events.bridges.inboxes.sources import InboxMessage, SourceUnavailable
-from django_events.bridges.promises import SOON, NotChecked, Promise, Promises, in_a_thread
-from django_events.declarations.declared_inbox import InboxSource
+from django_events.bridges.inboxes.reading_promises import ReadingPromises
+from django_events.bridges.inboxes.sources import InboxMessage
+from django_events.bridges.promises import SOON, NotChecked, Promise, in_a_thread
 
 AT_ONCE = 7  # messages of a batch, so that some are left
 FIRST_WAITS = 1.0  # seconds, at most
 AT_ONCE_AGAIN, LATER = timedelta(0), timedelta(seconds=1)
-CALLS = ("open", "receive", "acknowledge", "give_back", "lag", "keep", "close", "in_order", "holds")
 
 
-class QueuePromises(Promises):
+class QueuePromises(ReadingPromises):
     """Each puts messages of its own, and acknowledges all of them. Their bodies are numbers."""
 
     of = "a source (django_events.bridges.inboxes.queue_sources)"
-    unavailable = SourceUnavailable
-
-    def __init__(self, source: Any, *, put: Any, is_text: bool, **options: Any) -> None:
-        super().__init__(**options)
-        self._source = source
-        self._put_bodies = put
-        self._prefix = b"" if is_text else b"\xff\0"  # which is no text
-        self._put = 0  # messages so far
+    calls = ("open", "receive", "acknowledge", "give_back", "lag", "keep", "close", "in_order", "holds")
 
     @Promise
     def declared(self) -> None:
         """What `check` and the workers ask of the source before anything is received."""
-        self.expect(
-            isinstance(self._source, InboxSource), "it needs the methods problems, check_installed, reader and __str__"
-        )
-        self.expect(
-            str(self._source) != object.__repr__(self._source),
-            "it needs a __str__ that says what is read, for people",
-        )
-        problems = list(self._source.problems())
-        self.expect(not problems, f"problems() says {problems}")
-        self._source.check_installed()
+        reader = self.expect_declared()
         window = getattr(self._source, "window", None)
         self.expect(isinstance(window, timedelta) and window, f"window is {window!r}, expected a timedelta above 0")
-        one, other = self._source.reader(), self._source.reader()
-        self.expect(one is not other, "reader() returned the same reader twice: each worker needs one of its own")
-        missing = [name for name in CALLS if not hasattr(one, name)]
-        self.expect(not missing, f"its reader has no {', '.join(missing)}")
-        self.expect(isinstance(one.in_order, bool), f"in_order is {one.in_order!r}, expected True or False")
-        self.expect(
-            isinstance(one.holds, int | float) and one.holds > 0, f"holds is {one.holds!r}, expected seconds above 0"
-        )
-        self.close(one, "was never opened")
-        self.close(other, "was never opened")
+        in_order, holds = reader.in_order, reader.holds
+        self.expect(isinstance(in_order, bool), f"in_order is {in_order!r}, expected True or False")
+        self.expect(isinstance(holds, int | float) and holds > 0, f"holds is {holds!r}, expected seconds above 0")
+        self.close(reader, "was never opened")
 
     @Promise
     def nothing(self) -> None:

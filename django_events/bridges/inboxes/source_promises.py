@@ -13,8 +13,9 @@ from datetime import datetime
 from typing import Any
 
 from django_events.bridges.inboxes.queue_promises import QueuePromises
-from django_events.bridges.inboxes.sources import Found, GoneMessages, InboxMessage, Places, SourceUnavailable
-from django_events.bridges.promises import SOON, NotChecked, Promise, Promises, in_a_thread
+from django_events.bridges.inboxes.reading_promises import ReadingPromises
+from django_events.bridges.inboxes.sources import Found, GoneMessages, InboxMessage, Places
+from django_events.bridges.promises import SOON, NotChecked, Promise, in_a_thread
 from django_events.declarations.declared_inbox import InboxSource
 
 AT_ONCE = 7  # messages of a batch, so that some are left
@@ -49,41 +50,22 @@ def check_source(
     return SourcePromises(source, put=put, remove=remove, replace=replace, is_text=is_text, **given).check(source)
 
 
-class SourcePromises(Promises):
-    """They share the messages that were put so far, whose bodies are numbers."""
+class SourcePromises(ReadingPromises):
+    """They share the messages that were put so far, whose bodies are numbers: the first of these may be removed."""
 
     of = "a source (django_events.bridges.inboxes.sources)"
-    unavailable = SourceUnavailable
+    calls = ("open", "begin", "read", "wait", "close")
 
-    def __init__(self, source: Any, *, put: Any, remove: Any, replace: Any, is_text: bool, **options: Any) -> None:
-        super().__init__(**options)
-        self._source = source
-        self._put_bodies = put
-        self._prefix = b"" if is_text else b"\xff\0"  # which is no text
+    def __init__(self, source: Any, *, remove: Any, replace: Any, **options: Any) -> None:
+        super().__init__(source, **options)
         self._remove = remove
         self._replace = replace
-        self._put = 0  # messages, the first of which may be removed by now
         self._removed = 0
 
     @Promise
     def declared(self) -> None:
         """What `check` and the workers ask of the source before anything is read."""
-        self.expect(
-            isinstance(self._source, InboxSource), "it needs the methods problems, check_installed, reader and __str__"
-        )
-        self.expect(
-            str(self._source) != object.__repr__(self._source),
-            "it needs a __str__ that says what is read, for people",
-        )
-        problems = list(self._source.problems())
-        self.expect(not problems, f"problems() says {problems}")
-        self._source.check_installed()
-        one, other = self._source.reader(), self._source.reader()
-        self.expect(one is not other, "reader() returned the same reader twice: each worker needs one of its own")
-        missing = [name for name in ("open", "begin", "read", "wait", "close") if not hasattr(one, name)]
-        self.expect(not missing, f"its reader has no {', '.join(missing)}")
-        self.close(one, "was never opened")
-        self.close(other, "was never opened")
+        self.close(self.expect_declared(), "was never opened")
 
     @Promise
     def order(self) -> None:
