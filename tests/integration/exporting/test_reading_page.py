@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from typing import Any
 import duckdb
 import jinja2
 import pytest
+from deltalake import DeltaTable
 from pydantic import BaseModel
+from pyiceberg.catalog.sql import SqlCatalog
 
 from django_events import Draft, schema
 from tests.support import local_exports, tables
@@ -69,12 +72,22 @@ def test_python(data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 
 def test_python_of_the_page_of_tables(data: Path) -> None:
-    by_polars, by_pyiceberg = blocks("python", data, TABLES)
+    by_polars, by_pyiceberg = blocks("python", data, TABLES, about="placed =")
     for block, format in ((by_polars, "delta"), (by_pyiceberg, "iceberg")):
         names: dict[str, Any] = {}
         exec(block.replace(f"{data}/lake", f"{data}/{format}"), names)
         rows = names["placed"].to_dicts() if format == "delta" else names["placed"].to_pylist()
         assert sorted(row["offset"] for row in rows) == [1, 2, 3]
+
+
+def test_python_that_has_manifests_merged(data: Path) -> None:
+    [block] = blocks("python", data, TABLES, about="manifest-merge")
+    warehouse = data / "iceberg"
+    with closing(SqlCatalog("django_events", uri=f"sqlite:///{warehouse}/catalog.db")) as catalog:
+        with catalog.load_table(("events", "things")).transaction() as change:
+            change.remove_properties("commit.manifest-merge.enabled")
+        exec(block, {"catalog": catalog})
+        assert catalog.load_table(("events", "things")).properties["commit.manifest-merge.enabled"] == "true"
 
 
 def test_sql_of_duckdb(data: Path) -> None:
@@ -90,7 +103,7 @@ def test_sql_of_duckdb(data: Path) -> None:
 
 
 def test_each_block_is_run() -> None:
-    run = {("python", READING): 6, ("sql", READING): 4, ("python", TABLES): 2, ("sql", TABLES): 2}
+    run = {("python", READING): 6, ("sql", READING): 4, ("python", TABLES): 3, ("sql", TABLES): 3}
     assert {of: len(list(blocks(of[0], Path(), of[1]))) for of in run} == run
 
 
@@ -121,6 +134,21 @@ def test_sql_of_duckdb_on_typed_columns(log: Callable[..., Any], tmp_path: Path)
     with duckdb.connect() as session:
         with_extension(session, "delta")
         assert session.sql(query).fetchall() == [("EUR", 3)]
+
+
+def test_sql_of_duckdb_on_typed_states(log: Callable[..., Any], tmp_path: Path) -> None:
+    """The table comes by delta-rs, so that no extension is needed."""
+    bought = (("1", "5"), ("2", "7"), ("1", "6"))
+    log(
+        *(Draft(value=Bought(currency="EUR", total=Decimal(total)), key=key) for key, total in bought), schemas=[Bought]
+    )
+    tables.run("things", "--to", tmp_path / "silver", "--upsert", "--columns", "typed", format="delta")
+    [query] = blocks("sql", tmp_path, TABLES, about="silver")
+    states = DeltaTable(str(tmp_path / "silver/things")).to_pyarrow_table()
+    with duckdb.connect() as session:
+        session.register("states", states)
+        found = session.sql(query.replace(f"delta_scan('{tmp_path}/silver/things')", "states")).fetchall()
+    assert sorted(found) == [("1", Decimal(6)), ("2", Decimal(7))]
 
 
 def test_the_model_of_dbt(data: Path) -> None:
