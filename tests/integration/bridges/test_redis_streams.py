@@ -32,6 +32,7 @@ from tests.support.fix_consumers import (
 )
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_relays import received
+from tests.support.own_target import Own
 from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X20")]
@@ -576,33 +577,6 @@ def test_an_outage_is_a_problem_that_names_no_failure(things, make_relay, redis)
     assert what.startswith("partition 0: things/1 and all behind it wait, due since 20")
     assert "Z, and no worker takes them. TargetUnavailable: " in what
     assert remedy == "Is one running? manage.py run_consumer relay"
-
-
-class Own:
-    """A site's own target, which is its bridge, too."""
-
-    largest = None
-
-    def problems(self):
-        return iter(())
-
-    def check_installed(self):
-        pass
-
-    def route(self, event, partition):
-        return Route("paper")
-
-    def bridge(self):
-        return self
-
-    def open(self):
-        pass
-
-    def newest(self, log):
-        return None
-
-    def close(self):
-        pass
 
 
 class Broken(Own):

@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django_events import Backoff
 from django_events.bridges.relays import outages
 from django_events.bridges.relays.relaying import Relaying
-from django_events.bridges.relays.targets import Route, TargetUnavailable
+from django_events.bridges.relays.targets import TargetUnavailable
 from django_events.consuming.handlers import FailedAt
 from django_events.models import Consumer, DeadLetter
 from django_events.models.functions import ClockTimestamp
@@ -20,36 +20,17 @@ from django_events.operations import redrive, retry_now, rewind, skip
 from tests.support.fix_consumers import end_pauses, exhaust, position_of, positions, serve_due
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_relays import received
+from tests.support.own_target import Own
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X20")]
 
 
-class Door:
+class Door(Own):
     """A target, and its bridge, which takes so many messages, and no more."""
-
-    largest = None
 
     def __init__(self):
         self.takes = 0
         self.taken = []
-
-    def problems(self):
-        return iter(())
-
-    def check_installed(self):
-        pass
-
-    def route(self, event, partition):
-        return Route("door")
-
-    def bridge(self):
-        return self
-
-    def open(self):
-        pass
-
-    def newest(self, log):
-        return None
 
     def send(self, messages):
         sent = messages[: self.takes]
@@ -58,9 +39,6 @@ class Door:
         if len(sent) < len(messages):
             raise TargetUnavailable("it is shut", acknowledged=len(sent))
         return [None] * len(messages)
-
-    def close(self):
-        pass
 
 
 @pytest.fixture
