@@ -233,18 +233,6 @@ class QueuePromises(ReadingPromises):
         """`close` is called in any state, raises nothing and waits for nothing."""
         self.check_close(self._source.reader)
 
-    def _add(self, messages: int) -> list[int]:
-        numbers = list(range(self._put, self._put + messages))
-        self._put += messages
-        self._put_bodies([self._prefix + b"%d" % number for number in numbers])
-        return numbers
-
-    def _opened(self) -> Any:
-        reader = self._source.reader()
-        with self.only_unavailable("open()"):
-            reader.open()
-        return reader
-
     def _receive(self, reader: Any, most: int) -> list[QueuedMessage]:
         with self.only_unavailable("receive()"):
             found = list(reader.receive(most))

@@ -39,3 +39,16 @@ class ReadingPromises(Promises):
         self.expect(not missing, f"its reader has no {', '.join(missing)}")
         self.close(other, "was never opened")
         return one
+
+    def _add(self, messages: int) -> list[int]:
+        """Put so many messages; returns their numbers."""
+        numbers = list(range(self._put, self._put + messages))
+        self._put += messages
+        self._put_bodies([self._prefix + b"%d" % number for number in numbers])
+        return numbers
+
+    def _opened(self) -> Any:
+        reader = self._source.reader()
+        with self.only_unavailable("open()"):
+            reader.open()
+        return reader

@@ -287,16 +287,6 @@ class SourcePromises(ReadingPromises):
         self._same_numbers(self._read_on(reader, places, self._put), range(self._put), "from the new beginning on")
         self._close(reader)
 
-    def _add(self, messages: int) -> None:
-        first, self._put = self._put, self._put + messages
-        self._put_bodies([self._prefix + b"%d" % number for number in range(first, self._put)])
-
-    def _opened(self) -> Any:
-        reader = self._source.reader()
-        with self.only_unavailable("open()"):
-            reader.open()
-        return reader
-
     def _begin(self, reader: Any, start: str) -> Places:
         with self.only_unavailable("begin()"):
             places = reader.begin(start)
