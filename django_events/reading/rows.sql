@@ -112,48 +112,58 @@ NULL::bytea AS {name}
 -- Part of a SELECT: as `gather_json`, in UTF-8, of a server that keeps texts in another encoding.
 --
 -- Identifiers: name, there (of the column that says whether there is one).
-string_agg(convert_to({name}, 'UTF8'), ''::bytea),
-array_agg(coalesce(octet_length(convert_to({name}, 'UTF8')), CASE WHEN {there} THEN -2 ELSE -1 END))
+string_agg(convert_to({name}, 'UTF8'), NULL),
+string_agg(
+    int4send(coalesce(octet_length(convert_to({name}, 'UTF8')), CASE WHEN {there} THEN -2 ELSE -1 END)), NULL
+)
 
 
 -- name: gather_json
 -- Part of a SELECT: JSON as one text, and the length of each in bytes; -1 for none, -2 for one that is not made into text.
 --
 -- Identifiers: name, there (of the column that says whether there is one).
-string_agg({name}, ''), array_agg(coalesce(octet_length({name}), CASE WHEN {there} THEN -2 ELSE -1 END))
+string_agg({name}, NULL),
+string_agg(int4send(coalesce(octet_length({name}), CASE WHEN {there} THEN -2 ELSE -1 END)), NULL)
 
 
 -- name: gather_texts
--- Part of a SELECT: texts as one, and the length of each in bytes; -1 for none.
+-- Part of a SELECT: texts, or strings of bytes, as one, and the length of each in bytes; -1 for none.
 --
 -- Identifiers: name.
-string_agg({name}, ''), array_agg(coalesce(octet_length({name}), -1))
+string_agg({name}, NULL), string_agg(int4send(coalesce(octet_length({name}), -1)), NULL)
 
 
--- name: gather_bytes
--- Part of a SELECT: strings of bytes as one, and the length of each; -1 for none.
+-- name: gather_integers
+-- Part of a SELECT: integers of 4 bytes as their bytes.
 --
 -- Identifiers: name.
-string_agg({name}, ''::bytea), array_agg(coalesce(octet_length({name}), -1))
+string_agg(int4send({name}), NULL)
 
 
--- name: gather_numbers
--- Part of a SELECT: numbers as an array.
+-- name: gather_long_integers
+-- Part of a SELECT: integers of 8 bytes as their bytes.
 --
 -- Identifiers: name.
-array_agg({name})
+string_agg(int8send({name}), NULL)
+
+
+-- name: gather_doubles
+-- Part of a SELECT: floating-point numbers of 8 bytes as their bytes.
+--
+-- Identifiers: name.
+string_agg(float8send({name}), NULL)
 
 
 -- name: gather_times
--- Part of a SELECT: times as an array; infinity for none.
+-- Part of a SELECT: times as the bytes of their microseconds since 2000; infinity for none.
 --
 -- Identifiers: name.
-array_agg(coalesce({name}, 'infinity'::timestamptz))
+string_agg(timestamptz_send(coalesce({name}, 'infinity'::timestamptz)), NULL)
 
 
 -- name: gather_foreign_texts
 -- Part of a SELECT: texts as one, in UTF-8, and the length of each in bytes; -1 for none.
 --
 -- Identifiers: name.
-string_agg(convert_to({name}, 'UTF8'), ''::bytea),
-array_agg(coalesce(octet_length(convert_to({name}, 'UTF8')), -1))
+string_agg(convert_to({name}, 'UTF8'), NULL),
+string_agg(int4send(coalesce(octet_length(convert_to({name}, 'UTF8')), -1)), NULL)

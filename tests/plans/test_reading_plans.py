@@ -31,7 +31,7 @@ def test_events_that_lie_anywhere_are_found_one_by_one(make_topic: TopicFactory,
         last=ids[-1],
         piece=500,
         columns=[ROWS_SQL.as_is.on(column="id", name="offset")],
-        gathered=ROWS_SQL.gather_numbers.on(name="offset"),
+        gathered=ROWS_SQL.gather_long_integers.on(name="offset"),
         condition=all_of([]),
     )
     asked = statement.text[len("COPY (") : statement.text.rindex(") TO STDOUT")]
