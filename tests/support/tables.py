@@ -3,6 +3,7 @@
 Which files these are is read in the metadata, without the libraries that have written them.
 """
 
+from collections.abc import Sequence
 from datetime import UTC
 from io import StringIO
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyiceberg.catalog import Catalog
 from tests.support.lake_files import delta_files, files_of_metadata, iceberg_files, iceberg_metadata
 
 COLUMNS = ('"offset"', "partition", "number", "timestamp", "type", "key", "value", "body", "metadata", "published_at")
+TYPED = (*(name for name in COLUMNS if name != "value"), "data", "rescued")
 
 
 def run(*arguments: Any, format: str) -> str:
@@ -48,17 +50,20 @@ def with_extension(session: duckdb.DuckDBPyConnection, name: str) -> None:
             pytest.skip(f"DuckDB's extension {name} is not installed, and can't be downloaded: {said}")
 
 
-def read_back(folder: Path, format: str, topic: str = "things") -> list[dict[str, Any]]:
+def read_back(
+    folder: Path, format: str, topic: str = "things", *, columns: Sequence[str] = COLUMNS
+) -> list[dict[str, Any]]:
     """What a reader of the table sees, in order, with the column that names the topic."""
-    return read_files(files_of(folder, format, topic), topic)
+    return read_files(files_of(folder, format, topic), topic, columns=columns)
 
 
-def read_files(files: list[str], topic: str = "things") -> list[dict[str, Any]]:
-    """What is in these, in order."""
+def read_files(files: list[str], topic: str = "things", *, columns: Sequence[str] = COLUMNS) -> list[dict[str, Any]]:
+    """What is in these, in order. A field of typed columns that a file doesn't have yet is NULL."""
     if not files:
         return []
+    source = "read_parquet($of, hive_partitioning = false, union_by_name = true)"
     with duckdb.connect() as reader:
-        return _rows(reader, "read_parquet($of, hive_partitioning = false)", files, topic)
+        return _rows(reader, source, files, topic, columns)
 
 
 def read_by_extension(folder: Path, format: str, topic: str = "things") -> list[dict[str, Any]]:
@@ -66,12 +71,14 @@ def read_by_extension(folder: Path, format: str, topic: str = "things") -> list[
     place = str(folder / topic) if format == "delta" else iceberg_metadata(folder, topic)
     with duckdb.connect() as reader:
         with_extension(reader, format)
-        return _rows(reader, f"{format}_scan($of)", place, topic)
+        return _rows(reader, f"{format}_scan($of)", place, topic, COLUMNS)
 
 
-def _rows(reader: duckdb.DuckDBPyConnection, source: str, of: Any, topic: str) -> list[dict[str, Any]]:
+def _rows(
+    reader: duckdb.DuckDBPyConnection, source: str, of: Any, topic: str, columns: Sequence[str]
+) -> list[dict[str, Any]]:
     reader.execute("SET TimeZone = 'UTC'")
-    found = reader.sql(f"SELECT {', '.join(COLUMNS)} FROM {source}", params={"of": of})
+    found = reader.sql(f"SELECT {', '.join(columns)} FROM {source}", params={"of": of})
     rows = [{"topic": topic, **row} for row in found.to_arrow_table().to_pylist()]
     for row in rows:
         for name in ("timestamp", "published_at"):
