@@ -6,7 +6,7 @@ append also says its mark in the history, which tells whether it was undone.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -48,6 +48,7 @@ from django_events.exporting.tables.table import (
     lost_mark,
     new_columns,
     other_kind,
+    refuse_other_deletes,
     refuse_other_values,
 )
 from django_events.exporting.writing import COMPARED, ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
@@ -75,10 +76,17 @@ class DeltaEvents:
     _partitions: ClassVar = [DAY.name]
 
     def __init__(
-        self, place: str, topic: str, incarnation: str, *, allow_loss: bool = False, columns: FileColumns = PLAIN
+        self,
+        place: str,
+        topic: str,
+        incarnation: str,
+        *,
+        deletes: Collection[str] = (),
+        allow_loss: bool = False,
+        columns: FileColumns = PLAIN,
     ) -> None:
-        self._place, self._topic, self._incarnation, self._allow_loss = place, topic, incarnation, allow_loss
-        self._columns = columns
+        self._place, self._topic, self._incarnation = place, topic, incarnation
+        self._deletes, self._allow_loss, self._columns = deletes, allow_loss, columns
         self._table = self._opened()
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
         self._files = DeltaFiles()
@@ -330,6 +338,7 @@ class DeltaEvents:
 
     def refuse_other_values(self) -> None:
         refuse_other_values(self.values(), self._columns, self._place)
+        refuse_other_deletes(self.deletes(), self._deletes, self._place)
 
     def values(self) -> str:
         """What its values are typed as; nothing where they are text."""

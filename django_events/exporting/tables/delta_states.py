@@ -1,6 +1,6 @@
 """The newest event of each key of a topic as a Delta table: one MERGE for each commit, with the mark of the events."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 import pyarrow as pa
@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 
-from django_events.exporting.file_columns import PLAIN, FileColumns
+from django_events.exporting.file_columns import FileColumns
 from django_events.exporting.tables.delta import WRITER, DeltaEvents
 from django_events.exporting.tables.states import GONE, greatest, newest, with_fields_of
 from django_events.exporting.tables.table import (
@@ -18,7 +18,6 @@ from django_events.exporting.tables.table import (
     Mark,
     is_at,
     new_columns,
-    refuse_other_deletes,
     said_of_states,
     types_that_delete,
 )
@@ -31,19 +30,6 @@ class DeltaStates(DeltaEvents):
 
     kind = STATES
     _partitions: ClassVar = []
-
-    def __init__(
-        self,
-        place: str,
-        topic: str,
-        incarnation: str,
-        *,
-        deletes: Collection[str] = (),
-        allow_loss: bool = False,
-        columns: FileColumns = PLAIN,
-    ) -> None:
-        self._deletes = deletes
-        super().__init__(place, topic, incarnation, allow_loss=allow_loss, columns=columns)
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
         self._refuse_anew(mark)
@@ -78,10 +64,6 @@ class DeltaStates(DeltaEvents):
         except CommitFailedError as error:
             raise Conflict(str(error)) from error
         return int(done["num_target_rows_deleted"])
-
-    def refuse_other_values(self) -> None:
-        super().refuse_other_values()
-        refuse_other_deletes(self.deletes(), self._deletes, self._place)
 
     def deletes(self) -> tuple[str, ...]:
         return types_that_delete(self._table.metadata().configuration)

@@ -438,21 +438,21 @@ class _Run:
 
 def opened(wanted: TableExport, log: TopicLog) -> EventTable:
     """The table of a topic, made if it isn't there."""
-    columns = wanted.columns_of(log.name)
+    how: dict[str, Any] = {
+        "deletes": wanted.deletes,
+        "allow_loss": wanted.allow_loss,
+        "columns": wanted.columns_of(log.name),
+    }
     if wanted.format == "delta":
         from django_events.exporting.tables.delta import DeltaEvents
         from django_events.exporting.tables.delta_states import DeltaStates
 
-        known = (f"{wanted.path}/{log.name}", log.name, log.incarnation)
-        if wanted.upsert:
-            return DeltaStates(*known, deletes=wanted.deletes, allow_loss=wanted.allow_loss, columns=columns)
-        return DeltaEvents(*known, allow_loss=wanted.allow_loss, columns=columns)
+        made = DeltaStates if wanted.upsert else DeltaEvents
+        return made(f"{wanted.path}/{log.name}", log.name, log.incarnation, **how)
     from django_events.exporting.tables.iceberg import IcebergEvents
     from django_events.exporting.tables.iceberg_catalogs import configured, in_folder
     from django_events.exporting.tables.iceberg_states import IcebergStates
 
     namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
-    of = (namespace, log.name, log.incarnation)
-    if wanted.upsert:
-        return IcebergStates(*of, deletes=wanted.deletes, allow_loss=wanted.allow_loss, columns=columns)
-    return IcebergEvents(*of, allow_loss=wanted.allow_loss, columns=columns)
+    kind = IcebergStates if wanted.upsert else IcebergEvents
+    return kind(namespace, log.name, log.incarnation, **how)

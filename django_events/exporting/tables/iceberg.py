@@ -7,7 +7,6 @@ A rollback sets the snapshot back and leaves the properties, so each snapshot sa
 """
 
 import time
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -17,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.manifest import DataFile
@@ -46,6 +43,7 @@ from django_events.exporting.tables.iceberg_expiring import (
     keeps_files,
 )
 from django_events.exporting.tables.iceberg_files import described, numbered
+from django_events.exporting.tables.iceberg_rewriting import IcebergRanges, overwrite, rows_within
 from django_events.exporting.tables.rows_files import RowsFile, folder_on_disk, other_partitions
 from django_events.exporting.tables.table import (
     COLUMNS,
@@ -63,6 +61,7 @@ from django_events.exporting.tables.table import (
     lost_mark,
     new_columns,
     other_kind,
+    refuse_other_deletes,
     refuse_other_values,
 )
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
@@ -86,7 +85,6 @@ PROPERTIES = {
     "write.metadata.metrics.column.body": "none",
     "write.metadata.metrics.column.metadata": "none",
 }
-MERGED = 64 << 20  # bytes of files that one commit of `compact` rewrites in memory
 
 
 class IcebergEvents:
@@ -101,17 +99,16 @@ class IcebergEvents:
         topic: str,
         incarnation: str,
         *,
+        deletes: Collection[str] = (),
         allow_loss: bool = False,
         columns: FileColumns = PLAIN,
     ) -> None:
         self._catalog, self._name, self._folder = namespace.catalog, (namespace.name, topic), namespace.folder
-        self._allow_loss, self._columns = allow_loss, columns
+        self._deletes, self._allow_loss, self._columns = deletes, allow_loss, columns
         self.lost_end = False
         self.left_out = 0
         self.first_erased = LastErasure()
-        # Of files that were opened, which never change.
-        self._read_bounds: dict[str, tuple[int | None, int | None]] = {}
-        self._files = IcebergFiles()
+        self._files, self._ranges = IcebergFiles(), IcebergRanges()
         try:
             beside_others(partial(self._catalog.create_namespace_if_not_exists, namespace.name))
             self._table = self._opened(incarnation)
@@ -207,31 +204,13 @@ class IcebergEvents:
         self._make_ready()
         rows, said = 0, {NEXT: str(mark.next)}
         with self._unless_moved():
-            ranges = self._ranges_with(erased["offset"].to_pylist())
-        for first, last, _ in ranges:
-            within = f"offset >= {first} AND offset <= {last}"
-            there = self._read(within)
-            blank, changed = blanked(there.sort_by("offset"), erased)
+            ranges = self._ranges.having(self._table, erased["offset"].to_pylist())
+        for one in ranges:
+            blank, changed = blanked(self._rows_within(one.within), erased)
             if changed:
-                saying = self._saying(said)
-                self._commit(partial(_overwrite, rows=blank, within=within, said=saying), {})
+                self._overwrite(blank, one.within, said)
                 rows += changed
         return rows
-
-    def _ranges_with(self, offsets: list[int]) -> list[tuple[int, int, int]]:
-        """From, to and bytes of files that have some of these ids; those that overlap are one."""
-        ranges: list[tuple[int, int, int]] = []
-        found: list[tuple[int, int, int]] = []
-        for file in self._data_files():
-            first, last = self._bounds(file)
-            if first is not None and last is not None:  # rows of others may have no id
-                found.append((first, last, file["file_size_in_bytes"]))
-        for first, last, size in sorted(found):
-            if ranges and first <= ranges[-1][1]:
-                ranges[-1] = ranges[-1][0], max(last, ranges[-1][1]), ranges[-1][2] + size
-            else:
-                ranges.append((first, last, size))
-        return [one for one in ranges if bisect_left(offsets, one[0]) < bisect_right(offsets, one[1])]
 
     def say_erased(self, last: LastErasure, mark: Mark) -> None:
         self._make_ready()
@@ -288,19 +267,18 @@ class IcebergEvents:
         mark = self.mark()
         self._make_ready()  # a retry of PyIceberg's would bring files in that `expire` of another run has removed
         with self._unless_moved():
-            groups = list(self._small(target_size))
-        for first, last, files in groups:
-            self._merge(f"offset >= {first} AND offset <= {last}", {NEXT: str(mark.next)} if mark else {})
-            yield files - 1
+            groups = list(self._ranges.small(self._table, target_size, by_day=self._by_day))
+        for one in groups:
+            self._overwrite(self._rows_within(one.within), one.within, {NEXT: str(mark.next)} if mark else {})
+            yield one.files - 1
 
-    def _read(self, within: str) -> pa.Table:
-        """Rows to be written anew, with all columns of the table."""
+    def _overwrite(self, rows: pa.Table, within: str, said: dict[str, str]) -> None:
+        """Put rows back in the place of those within, in a commit of its own."""
+        self._commit(partial(overwrite, rows=rows, within=within, said=self._saying(said)), {})
+
+    def _rows_within(self, within: str) -> pa.Table:
         with self._unless_moved():
-            return self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow())
-
-    def _merge(self, within: str, said: dict[str, str]) -> None:
-        merged, said = self._read(within).sort_by("offset"), self._saying(said)
-        self._commit(lambda change: change.overwrite(merged, within, snapshot_properties=said), {})
+            return rows_within(self._table, within)
 
     def expire(self, age: timedelta, stopped: Callable[[], bool]) -> RemovedVersions:
         done = RemovedVersions()
@@ -373,6 +351,7 @@ class IcebergEvents:
 
     def refuse_other_values(self) -> None:
         refuse_other_values(self.values(), self._columns, self.place)
+        refuse_other_deletes(self.deletes(), self._deletes, self.place)
 
     def values(self) -> str:
         """What its values are typed as; nothing where they are text."""
@@ -452,38 +431,7 @@ class IcebergEvents:
 
     def _is_whole(self, mark: Mark) -> bool:
         """Whether the rows are those of the mark, where no snapshot says it."""
-        return is_at(self._newest_offset(), mark)
-
-    def _newest_offset(self) -> int | None:
-        bounds = [self._bounds(file)[1] for file in self._data_files()]
-        return max((one for one in bounds if one is not None), default=None)
-
-    def _day_of(self, file: dict[str, Any]) -> Any:
-        """Its partition; None if it is of another partitioning."""
-        return file["partition"].get("day") if self._by_day else ""
-
-    def _data_files(self) -> list[dict[str, Any]]:
-        """The files of rows; PyIceberg can't list those of a snapshot that has none."""
-        snapshot = self._table.current_snapshot()
-        if snapshot is None or not snapshot.manifests(self._table.io):
-            return []
-        files: list[dict[str, Any]] = self._table.inspect.data_files().to_pylist()
-        return files
-
-    def _bounds(self, file: dict[str, Any]) -> tuple[int | None, int | None]:
-        """The least and the greatest id of a file; where its manifest doesn't say, it is opened."""
-        said = file["readable_metrics"]["offset"]
-        if said["lower_bound"] is not None and said["upper_bound"] is not None:
-            return said["lower_bound"], said["upper_bound"]
-        path = file["file_path"]
-        if path not in self._read_bounds:
-            with self._table.io.new_input(path).open() as opened:
-                there = pq.ParquetFile(opened)
-                has_ids = "offset" in there.schema_arrow.names
-                ids = there.read(["offset"])["offset"] if has_ids else pa.array([], pa.int64())
-            found = pc.min_max(ids).as_py()
-            self._read_bounds[path] = found["min"], found["max"]
-        return self._read_bounds[path]
+        return is_at(self._ranges.newest(self._table), mark)
 
     def _make(self, properties: dict[str, str]) -> None:
         making = self._catalog.create_table_transaction(self._name, self._schema, properties=properties)
@@ -508,25 +456,6 @@ class IcebergEvents:
             if self._loaded().metadata.current_snapshot_id == self._table.metadata.current_snapshot_id:
                 raise
             raise Conflict(str(error)) from error
-
-    def _small(self, target_size: int) -> Iterator[tuple[int, int, int]]:
-        """Ids from and to of neighbouring files of one day that are small, and how many files they are."""
-        files = sorted(
-            (day, *file_bounds, file["file_size_in_bytes"])
-            for file in self._data_files()
-            # Rows of others may have no time, and files of another partitioning no day.
-            if None not in (day := self._day_of(file), *(file_bounds := self._bounds(file)))
-        )
-        limit = min(target_size, MERGED)
-        group: list[Any] = []
-        for file in [*files, None]:
-            fits = file and group and file[0] == group[0][0] and sum(one[3] for one in group) + file[3] <= limit
-            if group and not fits:
-                if len(group) > 1:
-                    yield group[0][1], group[-1][2], len(group)
-                group = []
-            if file and file[3] < limit:
-                group.append(file)
 
 
 def kind_of(table: Table) -> str:
@@ -568,7 +497,3 @@ def _add(change: Any, *, files: Sequence[DataFile], said: dict[str, str]) -> Non
     with update.merge_append() if merges else update.fast_append() as snapshot:
         for file in files:
             snapshot.append_data_file(file)
-
-
-def _overwrite(change: Any, *, rows: pa.Table, within: str, said: dict[str, str]) -> None:
-    change.overwrite(rows, within, snapshot_properties=said)

@@ -5,15 +5,14 @@ What a log says last needs no comparison: files that have a changed key are read
 """
 
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from django_events.exporting.file_columns import PLAIN, FileColumns
-from django_events.exporting.tables.iceberg import MERGED, IcebergEvents
-from django_events.exporting.tables.iceberg_catalogs import Namespace
+from django_events.exporting.tables.iceberg import IcebergEvents
+from django_events.exporting.tables.iceberg_rewriting import portions
 from django_events.exporting.tables.states import GONE, greatest, newest, with_fields_of
 from django_events.exporting.tables.table import (
     GREATEST,
@@ -22,7 +21,6 @@ from django_events.exporting.tables.table import (
     STATES,
     Mark,
     is_at,
-    refuse_other_deletes,
     said_of_states,
     types_that_delete,
 )
@@ -33,19 +31,6 @@ class IcebergStates(IcebergEvents):
 
     kind = STATES
     _by_day = False
-
-    def __init__(
-        self,
-        namespace: Namespace,
-        topic: str,
-        incarnation: str,
-        *,
-        deletes: Collection[str] = (),
-        allow_loss: bool = False,
-        columns: FileColumns = PLAIN,
-    ) -> None:
-        self._deletes = deletes
-        super().__init__(namespace, topic, incarnation, allow_loss=allow_loss, columns=columns)
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
         self._make_ready()
@@ -61,10 +46,6 @@ class IcebergStates(IcebergEvents):
         self._make_ready()
         self._replace(erased["offset"].to_pylist(), self._schema.empty_table(), {NEXT: str(mark.next)})
         return int(erased.num_rows)
-
-    def refuse_other_values(self) -> None:
-        super().refuse_other_values()
-        refuse_other_deletes(self.deletes(), self._deletes, self.place)
 
     def deletes(self) -> tuple[str, ...]:
         return types_that_delete(self._table.properties)
@@ -91,10 +72,10 @@ class IcebergStates(IcebergEvents):
         saying = self._saying(said)
 
         def work(change: Any) -> None:
-            for ranges in _portions(self._ranges_with(offsets)):
-                within = " OR ".join(f"(offset >= {first} AND offset <= {last})" for first, last, _ in ranges)
-                there = self._read(within)
-                kept = there.filter(pc.invert(pc.is_in(there["offset"], value_set=gone))).sort_by("offset")
+            for ranges in portions(self._ranges.having(self._table, offsets)):
+                within = " OR ".join(one.within for one in ranges)
+                there = self._rows_within(within)
+                kept = there.filter(pc.invert(pc.is_in(there["offset"], value_set=gone)))
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # that no row is left
                     change.delete(within, snapshot_properties=saying)
@@ -105,21 +86,9 @@ class IcebergStates(IcebergEvents):
 
     def _is_whole(self, mark: Mark) -> bool:
         if (said := self._table.properties.get(GREATEST)) is None:
-            return is_at(self._newest_offset(), mark)
+            return is_at(self._ranges.newest(self._table), mark)
         # Statistics may still count rows that were deleted.
-        return (self._newest_offset() or 0) == int(said) or greatest(self.keys(mark.next)) == int(said)
+        return (self._ranges.newest(self._table) or 0) == int(said) or greatest(self.keys(mark.next)) == int(said)
 
     def _make(self, properties: dict[str, str]) -> None:
         self._catalog.create_table(self._name, self._schema, properties=properties)
-
-
-def _portions(ranges: list[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
-    """Ranges of files that are in memory at a time."""
-    some: list[tuple[int, int, int]] = []
-    for one in ranges:
-        if some and sum(size for *_, size in some) + one[2] > MERGED:
-            yield some
-            some = []
-        some.append(one)
-    if some:
-        yield some
