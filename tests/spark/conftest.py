@@ -5,13 +5,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from django_events import Draft
 from django_events.exceptions import NotReady
 from django_events.spark.session import session
 from tests.support.logs import dsn, log, move
+
+if TYPE_CHECKING:
+    from tests.spark.rivals import Standing
 
 __all__ = ["dsn", "log", "move"]  # for the tests here
 
@@ -87,3 +91,23 @@ def stream(spark: Any, dsn: str, tmp_path: Path) -> Stream:
         return sorted(row.offset for row in spark.read.parquet(str(tmp_path / "out")).collect())
 
     return run
+
+
+@pytest.fixture
+def things(log: Callable[..., Any]) -> Any:
+    """A topic with as many events as the rivals write."""
+    from tests.spark.rivals import EVENTS  # which imports tests, and these what is here
+
+    return log(*(Draft(value=n, type=f"t{n % 16}") for n in range(EVENTS)))
+
+
+@pytest.fixture(scope="module")
+def first(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Standing"]:
+    """A process that runs commands, on this machine."""
+    from tests.spark.rivals import standing
+
+    with (
+        TemporaryDirectory(prefix="spark-", ignore_cleanup_errors=True) as folder,
+        standing(tmp_path_factory.mktemp("first") / "said", killed_in(folder)) as one,
+    ):
+        yield one

@@ -189,11 +189,6 @@ def first(
 
 
 @pytest.fixture
-def things(log: Callable[..., Any]) -> Any:
-    return log(*(Draft(value=n, type=f"t{n % 16}") for n in range(EVENTS)))
-
-
-@pytest.fixture
 def server(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
     """The address of a server of Spark Connect."""
     port, said = free_port(), tmp_path / "server.log"

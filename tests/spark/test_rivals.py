@@ -2,11 +2,10 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +22,6 @@ from django_events.models import Topic
 from django_events.spark.exporting import engine, files, storage
 from django_events.spark.exporting.storage import OfHadoop, OfObjects
 from django_events.spark.exporting.stream_export import Follow, _Files
-from tests.spark.conftest import killed_in
 from tests.spark.rivals import (
     BATCHES,
     EVENTS,
@@ -39,7 +37,6 @@ from tests.spark.rivals import (
     ids,
     left_over,
     rival,
-    standing,
     two_followers_after_a_kill,
     two_followers_at_once_after_a_kill,
 )
@@ -48,21 +45,6 @@ from tests.spark.test_export import exported, run
 from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db", "spark"), pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-def things(log: Callable[..., Any]) -> Any:
-    return log(*(Draft(value=n, type=f"t{n % 16}") for n in range(EVENTS)))
-
-
-@pytest.fixture(scope="module")
-def first(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
-    """A process that runs commands, on this machine."""
-    with (
-        TemporaryDirectory(prefix="spark-", ignore_cleanup_errors=True) as folder,
-        standing(tmp_path_factory.mktemp("first") / "said", killed_in(folder)) as one,
-    ):
-        yield one
 
 
 @pytest.mark.requirement("X1")

@@ -3,22 +3,18 @@
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from django.db import connections
 
-from django_events import Draft
 from django_events.exceptions import Refused
 from django_events.exporting.tables.export import TableExport, export_to_tables
 from django_events.spark.exporting.engine import SparkEngine
 from tests.integration.exporting.test_expiring import rows_on_disk
-from tests.spark.conftest import killed_in
 from tests.spark.rivals import (
     EVENTS,
     FREEZES,
@@ -30,7 +26,6 @@ from tests.spark.rivals import (
     end_locks,
     held,
     rival,
-    standing,
 )
 from tests.spark.test_batch import stored
 from tests.support.processes import wait_until
@@ -45,21 +40,6 @@ pytestmark = [
 
 BOTH = pytest.mark.parametrize("format", ["delta", "iceberg"])
 MANY_TASKS = ("--engine", "spark", "--target-size", "4KB")
-
-
-@pytest.fixture
-def things(log: Callable[..., Any]) -> Any:
-    return log(*(Draft(value=n, type=f"t{n % 16}") for n in range(EVENTS)))
-
-
-@pytest.fixture(scope="module")
-def first(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
-    """A process that runs commands, on this machine."""
-    with (
-        TemporaryDirectory(prefix="spark-", ignore_cleanup_errors=True) as folder,
-        standing(tmp_path_factory.mktemp("first") / "said", killed_in(folder)) as one,
-    ):
-        yield one
 
 
 def in_turn(count: int, of: tuple[Any, ...]) -> pytest.MarkDecorator:
