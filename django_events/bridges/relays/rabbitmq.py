@@ -31,6 +31,7 @@ from django_events.received import ReceivedEvent
 SECONDS = 10.0  # for a connection and for the answers to a batch, where the settings don't say
 IDLE = 5.0  # seconds after which a connection is asked for an answer before it is used
 LONGEST_KEY = 255  # bytes of a routing key
+MOST_KEYS = 10_000  # routing keys that a bridge remembers
 PREFIX = "cloudEvents:"  # of headers, by the binding of CloudEvents to AMQP
 TOO_LARGE = re.compile(r"message size \d+ is larger than configured max size (\d+)")
 ANY = re.compile(r".*", re.DOTALL)
@@ -117,6 +118,7 @@ class RabbitMQBridge:
         self._channel: Any = None
         self._blocked = False  # the server takes nothing: it is low on memory or disk
         self._proved = False  # whether it has taken a message by this connection
+        self._routed: set[str] = set()  # routing keys by which a queue got the newest message
         self._used = 0.0
         self._largest_body: int | None = None  # what the server said when it refused a larger one
         self._tag = 0  # of the last message that was sent
@@ -141,8 +143,10 @@ class RabbitMQBridge:
         try:
             while (left := self._unanswered()) and not self._blocked:
                 # A server that is low on memory says so when it gets a message: by a new connection it gets one first.
-                self._publish(left if self._proved else left[:1])
+                together = self._together(left) if self._proved else left[:1]
+                self._publish(together)
                 self._proved = True
+                self._leave_out_behind(together)
         except TargetUnavailable as error:
             return judged(messages, self._answers, error)
         if self._unanswered():
@@ -181,11 +185,13 @@ class RabbitMQBridge:
         except Exception as error:
             raise TargetUnavailable(f"RabbitMQ {self._target.broker!r}: {unmade(error, self._options)}.") from None
         self._tag, self._indexes, self._used = 0, {}, time.monotonic()
+        self._routed.clear()
 
     def _wake_up(self) -> None:
         """Replace a connection that ended while nothing was sent by it."""
         if time.monotonic() - self._used < IDLE:
             return
+        self._routed.clear()  # queues may have gone meanwhile
         try:
             self._channel.basic_qos(0, 0, False)  # any question with an answer
         except Exception:
@@ -199,6 +205,33 @@ class RabbitMQBridge:
 
     def _unanswered(self) -> list[int]:
         return [index for index, answer in enumerate(self._answers) if answer is UNANSWERED]
+
+    def _together(self, left: Sequence[int]) -> list[int]:
+        """Those that are sent next: of a key none behind one of which it isn't known that a queue gets it.
+
+        A queue may be bound at any time, also between the two. It would get the second one, and then the first, which
+        is tried again later.
+        """
+        together, waiting = list[int](), set[str | None]()
+        for index in left:
+            message = self._messages[index]
+            if message.key is not None and message.key in waiting:
+                continue
+            together.append(index)
+            if message.route.to not in self._routed:
+                waiting.add(message.key)
+        return together
+
+    def _leave_out_behind(self, together: Sequence[int]) -> None:
+        """What no queue gets is tried again later, and so is all of its key behind it, with the same answer."""
+        unroutable = {
+            self._messages[index].key: self._answers[index]
+            for index in together
+            if isinstance(self._answers[index], Unroutable)
+        }
+        for index in self._unanswered():
+            if (key := self._messages[index].key) is not None and key in unroutable:
+                self._answers[index] = unroutable[key]
 
     def _refused(self, message: RelayMessage) -> MessageRefused | None:
         size, most = len(message.body or b""), self._largest_body
@@ -254,6 +287,7 @@ class RabbitMQBridge:
         for index in self._answered(tag, multiple):
             if self._answers[index] is UNANSWERED:
                 self._answers[index] = None
+                self._note_routed(self._messages[index].route.to)
 
     def _on_nack(self, tag: int, multiple: bool) -> None:
         for index in self._answered(tag, multiple):
@@ -268,7 +302,13 @@ class RabbitMQBridge:
             if self._messages[index].address == address and self._answers[index] is UNANSWERED:
                 is_of_event = callable(self._target.routing_key)
                 self._answers[index] = Unroutable(reason) if is_of_event else TargetUnavailable(self._said_of(reason))
+                self._routed.discard(routing_key)
                 return
+
+    def _note_routed(self, routing_key: str) -> None:
+        if len(self._routed) >= MOST_KEYS:
+            self._routed.clear()
+        self._routed.add(routing_key)
 
     def _answered(self, tag: int, multiple: bool) -> list[int]:
         tags = [one for one in self._indexes if one <= tag] if multiple else [tag]

@@ -4,6 +4,7 @@ import json
 from contextlib import closing
 from datetime import timedelta
 
+import amqp
 import pytest
 import trustme
 from django.test import override_settings
@@ -136,6 +137,38 @@ def test_a_routing_key_of_an_event_that_no_queue_gets_is_tried_again_and_then_a_
     redrive(DeadLetter.objects.all())
     serve_due(relay)
     assert addresses(rabbitmq)[-1] == "things/2"
+
+
+@pytest.mark.parametrize("key_of_second", ["late", "other"])
+def test_a_queue_that_is_bound_in_the_midst_of_a_batch_has_the_order_of_its_key(
+    things, make_relay, rabbitmq, monkeypatch, key_of_second
+):
+    """The first event of a key is returned, and by then the queue is there for those behind it."""
+    rabbitmq.declare("things", exchange="shop", key="known")
+    fill_topic(things, 1, type="known", key="a")
+    fill_topic(things, 2, type="late", key="b")
+    fill_topic(things, 3, type=key_of_second, key="b")
+    fill_topic(things, 4, 5, type="known", key="a")
+    relay = make_relay(things, to=rabbitmq_queue(lambda event: event.type, exchange="shop"))
+    publish = amqp.Channel.basic_publish
+
+    def publish_and_bind(channel, message, *arguments, routing_key, **named):
+        publish(channel, message, *arguments, routing_key=routing_key, **named)
+        if routing_key == "late":
+            channel.basic_qos(0, 0, False)  # its answer comes when the message has been returned
+            for key in ("late", "other"):
+                rabbitmq.declare("things", exchange="shop", key=key)
+
+    monkeypatch.setattr(amqp.Channel, "basic_publish", publish_and_bind)
+    run_once(relay)
+    assert "no queue gets" in position_of(relay).error
+    assert addresses(rabbitmq) == ["things/1", "things/4", "things/5"]
+    end_pauses(relay)
+    run_once(relay)
+
+    assert dead_letters(relay) == []
+    first_times = list(dict.fromkeys(addresses(rabbitmq)))  # each turn is a worker of its own
+    assert first_times == ["things/1", "things/4", "things/5", "things/2", "things/3"]
 
 
 def test_a_rewind_sends_all_again_also_what_was_acknowledged_behind_a_refused_one(things, make_relay, rabbitmq):
