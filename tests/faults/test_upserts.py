@@ -100,10 +100,15 @@ def test_each_key_has_its_newest_event(
     found, expected = read_back(out, format, columns=TYPED), states(topic)
     assert [row["offset"] for row in found] == [known["offset"] for known in expected]
     for row, known in zip(found, expected, strict=True):
-        value, typed = known.pop("value"), (row.pop("data"), row.pop("rescued"))
+        value, typed = known.pop("value"), (with_all_fields(row.pop("data")), row.pop("rescued"))
         assert row == known
         deploys = [CountedAtFirst] if row["offset"] <= PER_COMMIT else [Counted, CountedAtLast]
         assert typed in [typed_by(model, known["type"], value) for model in deploys], (row["offset"], value)
+
+
+def with_all_fields(data: dict[str, Any] | None) -> dict[str, Any] | None:
+    """As if the newest deploy had written to it: a follower that is disturbed late leaves nothing to do."""
+    return data and {"counted": {**dict.fromkeys(CountedAtLast.model_fields), **data["counted"]}}
 
 
 def typed_by(model: type[BaseModel], kind: str, value: str) -> tuple[dict[str, Any] | None, str | None]:

@@ -69,6 +69,30 @@ class ToPaper:
         return PaperBridge(self.paper, self.breaks)
 
 
+class SharedPaper(ToPaper):
+    """A target whose bridges share a pen, and with it what is known of the paper."""
+
+    def bridges(self) -> "PaperPen":
+        return PaperPen(self.paper, self.breaks)
+
+
+class PaperPen:
+    def __init__(self, paper: Paper, breaks: str) -> None:
+        self.paper, self.breaks = paper, breaks
+        self.bridges: list[PaperBridge] = []
+        self.is_closed = False
+
+    def bridge(self) -> "PaperBridge":
+        if self.breaks != "shares one bridge" or not self.bridges:
+            self.bridges.append(PenBridge(self))
+        return self.bridges[-1]
+
+    def close(self) -> None:
+        if self.breaks == "pen is closed once" and self.is_closed:
+            raise AttributeError("closed")
+        self.is_closed = True
+
+
 class PaperBridge:
     largest = None
 
@@ -152,6 +176,24 @@ class PaperBridge:
             raise AttributeError("not open")
         if self.breaks == "close twice":
             del self.paper
+
+
+class PenBridge(PaperBridge):
+    """One that takes all others along when it is closed, or doubles what they have sent, if that is to be broken."""
+
+    def __init__(self, pen: PaperPen) -> None:
+        super().__init__(pen.paper, "doubles" if pen.breaks == "shares doubles" else "")
+        self.pen = pen
+
+    def send(self, messages: Sequence[Any]) -> Any:
+        if self.pen.is_closed:
+            raise TargetUnavailable("the pen is closed")
+        return super().send(messages)
+
+    def close(self) -> None:
+        super().close()
+        if self.pen.breaks == "close takes all along":
+            self.pen.is_closed = True
 
 
 class FromPaper:

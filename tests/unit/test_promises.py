@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from django_events.testing import check_source, check_target
-from tests.support.paper import FromPaper, FromTray, Paper, ToPaper, Tray
+from tests.support.paper import FromPaper, FromTray, Paper, SharedPaper, ToPaper, Tray
 
 pytestmark = pytest.mark.requirement("X20", "X21")
 
@@ -18,10 +18,10 @@ def soon(monkeypatch):
     monkeypatch.setattr("django_events.bridges.inboxes.queue_promises.SOON", 1.0)
 
 
-def check_paper_target(breaks=""):
+def check_paper_target(breaks="", target=ToPaper):
     paper = Paper()
     return check_target(
-        ToPaper(paper, breaks=breaks),
+        target(paper, breaks=breaks),
         received=lambda: paper.entries,
         refused=lambda message: replace(message, body=b"too large"),
         stop=paper.stop,
@@ -60,6 +60,18 @@ def check_tray(breaks="", *, in_order=True, **options):
 
 def test_a_target_that_keeps_all_promises_passes():
     assert set(check_paper_target().values()) == {"kept"}
+
+
+def test_a_target_whose_bridges_share_something_passes_if_these_keep_all_promises():
+    assert set(check_paper_target(target=SharedPaper).values()) == {"kept"}
+
+
+@pytest.mark.parametrize(
+    "breaks", ["shares one bridge", "shares doubles", "close takes all along", "pen is closed once"]
+)
+def test_what_bridges_that_share_something_break_is_said(breaks):
+    with pytest.raises(AssertionError, match=r"(?s)SharedPaper breaks 1 of \d+ promises of a bridge.*\n  shared: "):
+        check_paper_target(breaks, SharedPaper)
 
 
 def test_a_source_that_keeps_all_promises_passes():

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import count, islice
 from typing import Any
 
-from django_events.bridges.promises import NotChecked, Promise, Promises, in_a_thread
+from django_events.bridges.promises import BrokenPromise, NotChecked, Promise, Promises, in_a_thread
 from django_events.bridges.relays.messages import message_of
 from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.declarations import DeclaredRelay, RelayTarget
@@ -61,6 +61,7 @@ class TargetPromises(Promises):
         self._in_order = in_order
         self._relay = DeclaredRelay(name=TOPIC, topics=(TOPIC,), handler=None, to=target, form=forms_of(target)[0])
         self._ids = count(1)
+        self._bridge = target.bridge  # what makes the bridges that are checked
 
     @Promise
     def declared(self) -> None:
@@ -272,9 +273,55 @@ class TargetPromises(Promises):
         self._close(bridge)
 
     @Promise
+    def shared(self) -> None:
+        """Bridges that share something keep the same, of each other too, and one that is closed takes nothing along."""
+        shared = self._target.bridges() if hasattr(self._target, "bridges") else None
+        if shared is None:
+            return
+        missing = [name for name in ("bridge", "close") if not hasattr(shared, name)]
+        self.expect(not missing, f"what bridges() returned has no {', '.join(missing)}")
+        self._bridge = shared.bridge
+        try:
+            self._keep_by_turns()
+            for again in (self.keys, self.thread, self.overtaken, self.redriven):
+                with suppress(NotChecked):
+                    again()
+        except BrokenPromise as error:
+            raise BrokenPromise(f"of the bridges that bridges() makes: {error}") from error
+        finally:
+            self._bridge = self._target.bridge
+            self.close(shared, "was shared")
+        self.close(shared, "was shared, and closed before")
+        self.close(self._target.bridges(), "was shared by none")
+        self._sent(1)
+
+    @Promise
     def closing(self) -> None:
         """`close` is called in any state, raises nothing and waits for nothing."""
         self.check_close(self._target.bridge)
+
+    def _keep_by_turns(self) -> None:
+        """Two send by turns, in two threads; then one of them is closed, and the other one goes on."""
+        one, other = self._opened(), self._opened()
+        self.expect(one is not other, "the same bridge was made twice: each thread needs one of its own")
+        for _ in range(2):
+            self._send_knowing(one, self._messages(2))
+            in_a_thread(lambda: self._send_knowing(other, self._messages(2)))
+        self._close(one)
+        in_a_thread(lambda: self._send_knowing(other, self._messages(2)))
+        self._close(other)
+
+    def _send_knowing(self, bridge: Any, messages: Sequence[RelayMessage]) -> None:
+        """Send what comes behind that of another bridge, as the relay does: when it was overtaken, it asks first."""
+        try:
+            with self.only_unavailable("send()", Overtaken):
+                self._none_refused(bridge.send(messages), messages)
+        except Overtaken:
+            bridge.newest(messages[0].route.log)
+            there = self._there([one.address for one in messages])
+            with self.only_unavailable("send()"):
+                self._none_refused(bridge.send(messages[len(there) :]), messages[len(there) :])
+        self._has_once(messages)
 
     def _message(self, *, event_id: int | None = None, redriven: bool = False, **given: Any) -> RelayMessage:
         """The next event, as the relay would send it."""
@@ -294,7 +341,7 @@ class TargetPromises(Promises):
 
     def _opened(self) -> Any:
         """A bridge that knows what the target has, as the relay asks it before it sends."""
-        bridge = self._target.bridge()
+        bridge = self._bridge()
         with self.only_unavailable("open()"):
             bridge.open()
         route = self._message(event_id=0).route
