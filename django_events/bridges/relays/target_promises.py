@@ -275,12 +275,12 @@ class TargetPromises(Promises):
     @Promise
     def shared(self) -> None:
         """Bridges that share something keep the same, of each other too, and one that is closed takes nothing along."""
-        shared = self._target.bridges() if hasattr(self._target, "bridges") else None
-        if shared is None:
+        of_process = self._target.bridges() if hasattr(self._target, "bridges") else None
+        if of_process is None:
             return
-        missing = [name for name in ("bridge", "close") if not hasattr(shared, name)]
+        missing = [name for name in ("bridge", "close") if not hasattr(of_process, name)]
         self.expect(not missing, f"what bridges() returned has no {', '.join(missing)}")
-        self._bridge = shared.bridge
+        self._bridge = of_process.bridge
         try:
             self._keep_by_turns()
             for again in (self.keys, self.thread, self.overtaken, self.redriven):
@@ -290,8 +290,8 @@ class TargetPromises(Promises):
             raise BrokenPromise(f"of the bridges that bridges() makes: {error}") from error
         finally:
             self._bridge = self._target.bridge
-            self.close(shared, "was shared")
-        self.close(shared, "was shared, and closed before")
+            self.close(of_process, "was shared")
+        self.close(of_process, "was shared, and closed before")
         self.close(self._target.bridges(), "was shared by none")
         self._sent(1)
 
