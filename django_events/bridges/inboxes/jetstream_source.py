@@ -30,9 +30,9 @@ from django_events.exceptions import NotReady
 
 SECONDS = 10.0  # for a connection and for an answer, where the settings don't say
 LOOKS = 0.1  # seconds between two looks for something new
-AT_ONCE = 16  # messages that are asked for at once
-AT_ONCE_BYTES = 16 * 2**20  # of their answers: a server ends a connection that has 64 MB to be read
-BATCH_BYTES = 32 * 2**20  # of a batch, whose last message may be beyond it
+AT_ONCE = 32  # messages that are asked for and not answered
+AT_ONCE_BYTES = 32 * 2**20  # of them; answers are a third longer, and a server ends a connection with 64 MB to be read
+BATCH_BYTES = 32 * 2**20  # of a batch's answers: behind them none is asked for
 
 T = TypeVar("T")
 
@@ -66,6 +66,18 @@ def jetstream_source(stream: str, *, broker: str = "nats") -> JetStreamSource:
     return JetStreamSource(stream=stream, broker=broker)
 
 
+class _Questions:
+    """What is asked for one batch, and what has come of it."""
+
+    def __init__(self, numbers: Sequence[int], asks_until: float) -> None:
+        self.numbers = iter(numbers)  # of those that are not asked for
+        self.asks_until = asks_until  # by the loop's clock
+        self.awaited: dict[str, int] = {}  # the numbers of the others, by the subject of the answer
+        self.answers: dict[int, Any] = {}  # that are to be read, by number
+        self.answered: asyncio.Future[None] | None = None  # which waits for the next one
+        self.size = 0  # bytes of all that were answered
+
+
 class JetStreamReader:
     """One connection to a NATS, which reads. Its event loop runs while something is asked."""
 
@@ -78,10 +90,8 @@ class JetStreamReader:
         self._loop = asyncio.new_event_loop()
         self._ahead: dict[int, InboxMessage | None] = {}  # what the last reading got behind a gap, by number
         self._told: Exception | None = None  # what the server said beside its answers
-        self._inbox, self._asked = "", 0
-        self._awaited: dict[str, int] = {}  # numbers that were asked for, by the subject of the answer
-        self._answers: dict[int, Any] = {}  # by number
-        self._complete: asyncio.Future[None] = self._loop.create_future()
+        self._inbox, self._asked = "", 0  # where answers go, and how many were asked for
+        self._batch = _Questions([], 0.0)
 
     def open(self) -> None:
         try:
@@ -220,15 +230,8 @@ class JetStreamReader:
         return known or self._messages(numbers, created)
 
     def _messages(self, numbers: Sequence[int], created: str) -> list[InboxMessage | None]:
-        """The messages of these numbers, or the first of them if they are large; None for each that is not there."""
-        found: list[InboxMessage | None] = []
-        width = max(1, min(AT_ONCE, AT_ONCE_BYTES // self._connection.max_payload))
-        size = 0
-        while len(found) < len(numbers) and size < BATCH_BYTES:
-            some = self._wait(self._together(numbers[len(found) : len(found) + width], created))
-            size += sum(len(one.body or b"") for one in some if one is not None)
-            found += some
-        return found
+        """The messages of these numbers, or the first of them if they are large or slow; None for each that is gone."""
+        return self._wait(self._together(numbers, created))
 
     async def _message(self, number: int, created: str) -> InboxMessage | None:
         """A message by its number, or None."""
@@ -236,39 +239,58 @@ class JetStreamReader:
         return message
 
     async def _together(self, numbers: Sequence[int], created: str) -> list[InboxMessage | None]:
-        """These messages, asked for at once. A request of the client's own takes a task and a timer for each."""
+        """As `_messages`.
+
+        Some are asked for at once, and with each answer another one: the server finds it while answers are read here. A
+        request of the client's own takes a task and a timer for each.
+        """
+        batch = self._batch = _Questions(numbers, self._loop.time() + self._seconds)
+        for _ in range(max(1, min(AT_ONCE, AT_ONCE_BYTES // self._connection.max_payload))):
+            await self._ask()
+        found: dict[int, InboxMessage | None] = {}
+        while batch.awaited or batch.answers:
+            if not batch.answers:
+                await self._next_answer(batch)
+            answers, batch.answers = batch.answers, {}
+            found |= {number: self._message_of(number, answer, created) for number, answer in answers.items()}
+        return [found[number] for number in numbers[: len(found)]]
+
+    async def _ask(self) -> None:
+        """Ask for the message that is next in the batch, if there is one."""
+        if (number := next(self._batch.numbers, None)) is None:
+            return
+        self._asked += 1
+        reply = f"{self._inbox}.{self._asked}"
+        self._batch.awaited[reply] = number
         asked = f"$JS.API.STREAM.MSG.GET.{self._source.stream}"
-        first, self._asked = self._asked, self._asked + len(numbers)
-        self._answers, self._awaited = {}, {f"{self._inbox}.{first + n}": one for n, one in enumerate(numbers)}
-        self._complete = self._loop.create_future()
-        for reply, number in list(self._awaited.items()):
-            await self._connection.publish(asked, b'{"seq":%d}' % number, reply=reply)
+        await self._connection.publish(asked, b'{"seq":%d}' % number, reply=reply)
+
+    async def _next_answer(self, batch: "_Questions") -> None:
+        batch.answered = self._loop.create_future()
         try:
-            await asyncio.wait_for(self._complete, self._seconds)
+            await asyncio.wait_for(batch.answered, self._seconds)
         except TimeoutError:
             raise TimeoutError(f"no answer within {self._seconds:g} s") from None
-        return [self._message_of(number, self._answers[number], created) for number in numbers]
 
     async def _answered(self, answer: Any) -> None:
         """What the server says to a question; nothing where it was too late for that."""
-        if (number := self._awaited.pop(answer.subject, None)) is None:
+        batch = self._batch
+        if (number := batch.awaited.pop(answer.subject, None)) is None:
             return
-        self._answers[number] = answer
-        if not self._awaited and not self._complete.done():
-            self._complete.set_result(None)
+        batch.answers[number] = answer
+        batch.size += len(answer.data)
+        if batch.answered is not None and not batch.answered.done():
+            batch.answered.set_result(None)
+        if batch.size < BATCH_BYTES and self._loop.time() < batch.asks_until:
+            await self._ask()
 
     def _message_of(self, number: int, answer: Any, created: str) -> InboxMessage | None:
         """What an answer tells. The client takes most of its time to read headers as those of a mail."""
-        from nats.errors import NoRespondersError
-        from nats.js.errors import APIError, NotFoundError
-
-        if answer.headers and answer.headers.get("Status") == "503":
-            raise NoRespondersError
+        if answer.headers:
+            _refuse_no_responders(answer.headers)
         told = json.loads(answer.data)
-        try:
-            if "error" in told:
-                APIError.from_error(told["error"])
-        except NotFoundError:
+        if "error" in told:
+            _refuse_all_but_missing(told["error"])
             return None
         found = told["message"]
         return InboxMessage(
@@ -304,6 +326,21 @@ _ANEW = (
     "To take in what it has now: manage.py events inbox restart NAME --from beginning, or --from the number of the "
     "last message that is not to be taken in."
 )
+
+
+def _refuse_no_responders(headers: Mapping[str, str]) -> None:
+    from nats.errors import NoRespondersError
+
+    if headers.get("Status") == "503":
+        raise NoRespondersError
+
+
+def _refuse_all_but_missing(error: dict[str, Any]) -> None:
+    """Raise what an answer says that is an error, unless it is that there is no such message."""
+    from nats.js.errors import APIError, NotFoundError
+
+    with suppress(NotFoundError):
+        APIError.from_error(error)
 
 
 def _written(made: datetime | str) -> str:
