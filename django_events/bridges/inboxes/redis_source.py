@@ -77,6 +77,8 @@ class RedisReader:
         self._client: Any = None
         self._fitting = MOST_READ  # entries in one reading; less after one that was too large
         self._seconds = SECONDS
+        self._names: list[bytes] = []  # of the fields of the last entry: most entries have those of the one before
+        self._texts: list[str] = []  # the same, decoded
 
     def open(self) -> None:
         import redis
@@ -245,8 +247,9 @@ class RedisReader:
         return found
 
     def _message(self, entry_id: str, fields: list[bytes], passed: int, whole: str | None) -> InboxMessage:
-        names = [name.decode("utf-8", "replace") for name in fields[::2]]
-        named = by_name(list(zip(names, fields[1::2], strict=True)))
+        if (names := fields[::2]) != self._names:
+            self._names, self._texts = names, [name.decode("utf-8", "replace") for name in names]
+        named = by_name(list(zip(self._texts, fields[1::2], strict=True)))
         key = named.get("key")
         return InboxMessage(
             id=entry_id,
@@ -307,7 +310,7 @@ def _entries(answer: Any, **_: Any) -> Any:
 
 def _most_that_fit(entries: list[Any], most: int) -> int:
     """How many entries to read the next time, by the size of these: as many as fit, or twice as many as there were."""
-    size = sum(len(one) for _, fields in entries for one in fields)
+    size = sum(sum(map(len, fields)) for _, fields in entries)
     return max(1, len(entries) * BATCH_BYTES // size) if size > BATCH_BYTES else 2 * most
 
 
