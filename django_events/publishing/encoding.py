@@ -95,7 +95,7 @@ def encode(
     kind, version, check = type, None, None
     if topic.schemas:
         value, kind, version, check = described(topic, value, body, type, metadata)
-    elif value.__class__ is not dict:
+    elif value.__class__ is not dict and value.__class__ is not WrittenJson:
         refuse_strange_model(topic, value)
     lone = None
     if has_context():
