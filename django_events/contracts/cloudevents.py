@@ -9,7 +9,7 @@ fields are left out of it.
 import json
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import quote
@@ -65,21 +65,38 @@ def attributes(event: ReceivedEvent) -> dict[str, str]:
 
     `schemaversion` is an extension: the version of its schema, if it says one.
     """
+    return described(event)[0]
+
+
+def trace(event: ReceivedEvent) -> dict[str, str]:
+    """The trace that the event belongs to, which the receiver goes on with."""
+    return _trace(_metadata(event, event.columns))
+
+
+def described(event: ReceivedEvent) -> tuple[dict[str, str], dict[str, str]]:
+    """The attributes and the trace of an event.
+
+    A relay asks this of each event: the columns are looked at here, because each property costs as much as all of it.
+    """
+    topic, columns = event.topic, event.columns
+    event_id, _, _, kind, key, value, body, _, published_at, _ = columns
     found = {
         "specversion": "1.0",
-        "id": event.address,
-        "source": _source(event.topic),
-        "type": event.type or event.topic,
-        "time": moment(event),
+        "id": f"{topic}/{event_id}",
+        "source": _source(topic),
+        "type": kind or topic,
+        "time": _written(published_at) or moment(event),
     }
-    version = schema_version(event)
-    if event.key:
-        found["subject"] = event.key
-    if event.erased:
+    metadata = _metadata(event, columns)
+    if key:
+        found["subject"] = key
+    if value is None and body is None:
         found["erased"] = "true"
-    if version is not None:
+    if not metadata:
+        return found, {}
+    if (version := _version(metadata)) is not None:
         found["schemaversion"] = str(version)
-    return found
+    return found, _trace(metadata)
 
 
 @cache
@@ -96,43 +113,48 @@ def data(event: ReceivedEvent) -> dict[str, Any]:
     return {"data": without_masked(event.value)}
 
 
-def trace(event: ReceivedEvent) -> dict[str, str]:
-    """The trace that the event belongs to, which the receiver goes on with."""
-    if not (metadata := _metadata(event)):
-        return {}
-    found = {name: metadata[name] for name in TRACE if name in metadata}
+def _trace(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: text
-        for name, text in found.items()
-        if isinstance(text, str) and 0 < len(text) <= LONGEST_TRACE and text.isascii() and text.isprintable()
+        for name in TRACE
+        if isinstance(text := metadata.get(name), str)
+        and 0 < len(text) <= LONGEST_TRACE
+        and text.isascii()
+        and text.isprintable()
     }
 
 
 def schema_version(event: ReceivedEvent) -> int | None:
     """The version of its schema, if its metadata say one."""
-    version = _metadata(event).get(VERSION)
+    return _version(_metadata(event, event.columns))
+
+
+def _version(metadata: Mapping[str, Any]) -> int | None:
+    version = metadata.get(VERSION)
     return version if isinstance(version, int) and not isinstance(version, bool) else None
 
 
-def _metadata(event: ReceivedEvent) -> Mapping[str, Any]:
+def _metadata(event: ReceivedEvent, columns: Sequence[Any]) -> Mapping[str, Any]:
     """Its metadata, if there is anything in them that a CloudEvent says. Most have nothing, and needn't be decoded.
 
     PostgreSQL writes these names in a jsonb as they are. Both of TRACE begin alike.
     """
-    stored = event.columns[METADATA]
-    if stored == "{}":
-        return {}
-    if isinstance(stored, str) and VERSION not in stored and "trace" not in stored:
+    stored = columns[METADATA]
+    if stored == "{}" or (isinstance(stored, str) and VERSION not in stored and "trace" not in stored):
         return {}
     return event.metadata
 
 
 def moment(event: ReceivedEvent) -> str:
     """When it was published."""
-    stored = event.columns[PUBLISHED_AT]
+    return _written(event.columns[PUBLISHED_AT]) or event.published_at.isoformat().replace("+00:00", "Z")
+
+
+def _written(stored: Any) -> str | None:
+    """A time as PostgreSQL writes nearly all of them, as a CloudEvent has it."""
     if isinstance(stored, str) and len(stored) == MOMENT and stored.endswith("+00"):
-        return f"{stored[:10]}T{stored[11:-3]}Z"
-    return event.published_at.isoformat().replace("+00:00", "Z")
+        return stored[:-3].replace(" ", "T") + "Z"
+    return None
 
 
 def encoded(value: Any) -> bytes:

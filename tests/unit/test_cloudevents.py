@@ -9,7 +9,6 @@ from django.test import override_settings
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_events.bridges.relays.targets import RelayMessage, Route
 from django_events.contracts import cloudevents
 from django_events.received import ReceivedEvent
 
@@ -57,13 +56,6 @@ def test_metadata_are_left_undecoded_only_where_they_say_nothing_of_it(metadata,
     whole = received(metadata=metadata)
     assert cloudevents.attributes(event) == cloudevents.attributes(whole)
     assert cloudevents.trace(event) == cloudevents.trace(whole)
-
-
-@given(st.dictionaries(TEXT, TEXT, max_size=5), st.none() | TEXT, st.none() | st.binary(), st.integers(0, 60))
-def test_a_message_is_larger_where_its_size_is(attributes, key, body, most):
-    message = RelayMessage(1, "orders/1", Route("t"), key, attributes, {"content-type": "x"}, body)
-    for limit in (most, message.size, message.size - 1):
-        assert message.is_larger(limit) is (message.size > limit)
 
 
 TRACED = '{"schema_version": 2, "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'

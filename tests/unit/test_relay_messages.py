@@ -7,8 +7,9 @@ import pytest
 from django.test import override_settings
 
 from django_events import DeclaredRelay, redis_stream
-from django_events.bridges.relays.messages import message_of
+from django_events.bridges.relays.messages import MOST_BESIDE, message_of
 from django_events.bridges.relays.targets import Route
+from django_events.contracts import cloudevents
 from django_events.received import ReceivedEvent
 
 pytestmark = pytest.mark.requirement("X20")
@@ -70,6 +71,17 @@ def test_a_trace_that_no_header_can_have_is_left_out(broken):
     message = made(metadata=json.dumps({"traceparent": broken, "tracestate": "vendor=7"}))
     assert "traceparent" not in message.headers
     assert message.headers["tracestate"] == "vendor=7"
+
+
+def test_what_is_beside_a_body_is_never_as_large_as_it_is_taken_for():
+    """So the size of a message is counted only where its body could make it too large."""
+    longest = dict.fromkeys(cloudevents.TRACE, "v" * cloudevents.LONGEST_TRACE)
+    columns = [2**63 - 1, 0, 1, "€" * 200, "€" * 512, "1", None, json.dumps({**longest, "schema_version": 2**64})]
+    event = ReceivedEvent("t" * 63, [*columns, MOMENT, MOMENT], database="default")
+    relay = DeclaredRelay(name="r" * 63, topics=("t",), handler="x", to=redis_stream("o"))
+    message = message_of(event, relay, Route("o"))
+    assert set(message.headers) == {"content-type", *longest}
+    assert 4_000 < message.size < MOST_BESIDE
 
 
 def test_an_erased_event_is_a_null_with_its_key_and_no_transform_is_asked():

@@ -15,6 +15,7 @@ It needs confluent-kafka: pip install 'django-events-pg[kafka]'
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -53,9 +54,16 @@ class Kafka:
         check_package("confluent_kafka", "kafka")
 
     def route(self, event: ReceivedEvent, partition: int | None) -> Route:
+        if (fixed := self._fixed_route) is not None:
+            return fixed
         topic = name_of(self.topic, event, NAME, "the name of a topic: up to 249 letters, digits, dots, '_' and '-'")
         log = self._id_in(event.database)
         return Route(topic, f"{log}-{partition}" if log and partition is not None else log)
+
+    @cached_property
+    def _fixed_route(self) -> Route | None:
+        """Where all events go, if no function decides that, and no partition has a log of its own."""
+        return Route(self.topic) if isinstance(self.topic, str) and self.transactional_id is None else None
 
     def _id_in(self, database: str) -> str:
         """The transactional id of a database's relay, or nothing; TargetUnavailable if the function says none.

@@ -20,37 +20,38 @@ if TYPE_CHECKING:
     from django_events.declarations import DeclaredRelay
 
 ALWAYS = ("id", "source", "time")  # attributes of each message, whatever its form
-VALUE, BODY = EVENT.index("value"), EVENT.index("body")
+ID, KEY, VALUE, BODY = map(EVENT.index, ("id", "key", "value", "body"))
+MOST_BESIDE = 16_384  # bytes: what is beside a body has fewer, however long the key, the type and the names are
 
 
 def message_of(
     event: ReceivedEvent, relay: "DeclaredRelay", route: Route, *, redriven: bool = False
 ) -> RelayMessage | None:
     """An event as the relay sends it; None if its `transform` leaves it out. It raises what `transform` raises."""
-    body: bytes | None = None
-    content: bytes | None
+    returned: bytes | None = None
     if relay.transform is not None and not event.erased:
         sent = relay.transform(event)
         if sent is None:
             return None
-        body = sent if isinstance(sent, bytes) else None
+        returned = sent if isinstance(sent, bytes) else None
         event = _with_value(event, sent)
+    columns = event.columns
+    body: bytes | None
     try:
-        media_type, written = _payload(event, body)
-        structured = _structured(event, written, body) if relay.form == "cloudevent" else None
+        media_type, body = _payload(event, columns[VALUE], columns[BODY], returned)
+        if relay.form == "cloudevent":
+            media_type, body = cloudevents.MEDIA_TYPE, _structured(event, body, returned)
+        elif _is_null(columns[VALUE]) and columns[BODY] is None:
+            body = None
     except (ValueError, RecursionError) as error:  # a surrogate, or lists in lists in lists
         raise UnreadableEvent(f"It can't be written as JSON: {type(error).__name__}: {error}") from error
-    named, trace = cloudevents.attributes(event), cloudevents.trace(event)
-    null = event.body is None and _is_null(event.columns[VALUE])
-    if structured is not None:
-        media_type, content = cloudevents.MEDIA_TYPE, structured
-    else:
-        content = None if null else written
-    headers = {"content-type": media_type, **trace}
+    named, trace = cloudevents.described(event)
+    address = named["id"]
     if relay.form != "cloudevent_binary":
         named = {name: named[name] for name in ALWAYS}
     named["relay"] = relay.name
-    return RelayMessage(event.id, event.address, route, event.key, named, headers, content, redriven)
+    headers = {"content-type": media_type, **trace} if trace else {"content-type": media_type}
+    return RelayMessage(columns[ID], address, route, columns[KEY], named, headers, body, redriven)
 
 
 def _is_null(stored: Any) -> bool:
@@ -58,16 +59,15 @@ def _is_null(stored: Any) -> bool:
     return stored is None or (isinstance(stored, str) and stored == "null")
 
 
-def _payload(event: ReceivedEvent, returned: bytes | None) -> tuple[str, bytes]:
+def _payload(event: ReceivedEvent, value: Any, body: Any, returned: bytes | None) -> tuple[str, bytes]:
     """The payload with its media type. A value is sent as it is stored: decoding it would round its numbers.
 
     Bytes that `transform` returned are the site's own: fields are masked in what is JSON.
     """
     if returned is not None:
         return "application/octet-stream", returned
-    stored = event.columns[VALUE]
-    if isinstance(stored, str) and event.body is None and not hides():
-        return "application/json", stored.encode()
+    if isinstance(value, str) and body is None and not hides():
+        return "application/json", value.encode()
     return cloudevents.payload(event)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from django_events.bridges.relays.answers import Unroutable
-from django_events.bridges.relays.messages import message_of
+from django_events.bridges.relays.messages import MOST_BESIDE, message_of
 from django_events.bridges.relays.outages import Outage, WaitingEvent
 from django_events.bridges.relays.targets import Bridge, Bridges, Newest, Overtaken, RelayMessage, TargetUnavailable
 from django_events.consuming.handlers import FailedAt
@@ -175,19 +175,21 @@ class Relaying:
 
     def _batch(self, events: Sequence[ReceivedEvent], largest: int | None, *, redriven: bool) -> Batch:
         """Make the messages, up to the first event that can't be one."""
+        relay, route_of = self._relay, self._target.route
+        surely = -1 if largest is None else largest - MOST_BESIDE  # bodies up to this size fit, whatever is beside them
         messages: list[RelayMessage] = []
         for index, event in enumerate(events):
             try:
-                route = self._target.route(event, event.partition if self._relay.partitioned else None)
-                message = message_of(event, self._relay, route, redriven=redriven)
+                route = route_of(event, event.partition if relay.partitioned else None)
+                message = message_of(event, relay, route, redriven=redriven)
             except TargetUnavailable:  # of the target as it is declared, and not of this event
                 raise
             except Exception as error:
                 return Batch(messages, FailedAt(index, error))
             if message is None:
                 continue
-            if largest is not None and message.is_larger(largest):
-                said = f"It has {message.size} bytes with its headers, and the target takes {largest}."
+            if largest is not None and len(message.body or b"") > surely and (size := message.size) > largest:
+                said = f"It has {size} bytes with its headers, and the target takes {largest}."
                 return Batch(messages, FailedAt(index, MessageRefused(said)))
             messages.append(message)
         return Batch(messages, None)

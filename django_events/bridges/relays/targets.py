@@ -45,13 +45,6 @@ class RelayMessage:
     body: bytes | None = field(repr=False)
     redriven: bool = False  # a dead letter, which comes behind events of higher ids
 
-    def is_larger(self, most: int) -> bool:
-        """Whether the target gets more bytes than so many. They are counted where there could be as many."""
-        attributes, headers = self.attributes, self.headers
-        texts = "".join([*attributes, *attributes.values(), *headers, *headers.values(), self.key or ""])
-        beside = len(texts) + 3 * (len(attributes) + len(headers))
-        return len(self.body or b"") + 4 * beside > most and self.size > most
-
     @property
     def size(self) -> int:
         """About how many bytes the target gets."""
