@@ -1,7 +1,6 @@
 """A bridge to Kafka: an idempotent producer, to which a batch is sent pipelined."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from django_events.bridges.relays.answers import UNANSWERED, Unroutable
@@ -27,45 +26,40 @@ class KafkaBridge:
         self._producer: Any = None
 
     def open(self) -> None:
-        settings = settings_of(self._broker)
-        self._producer = KafkaProducer(self._broker, settings)
-        self.largest = largest_of(settings)
+        self._producer = self._new()
+        self.largest = largest_of(settings_of(self._broker))
+
+    def _new(self) -> KafkaProducer:
+        return KafkaProducer(self._broker, settings_of(self._broker))
 
     def newest(self, log: str) -> Newest | None:
         return None
 
     def send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
-        answers: list[Any] = [UNANSWERED] * len(messages)
-        sent, hand_over = len(messages), self._producer.hand_over
-
-        def note(index: int, error: Any, message: Any) -> None:
-            answers[index] = error
-
         with self._producer.explained():
-            for index, message in enumerate(messages):
-                error = self._unroutable(message) if self._by_function else None
-                error = error or hand_over(message, partial(note, index))
-                if error is not None:
-                    answers[index], sent = error, index
-                    break
-            self._producer.wait()
+            routable, unroutable = self._routable(messages) if self._by_function else (messages, None)
+            answers, refused = self._producer.answers_to(routable)
             # A broker refuses a whole record batch: which of its messages is to blame shows when each is sent alone.
-            for index in range(sent if len(messages) > 1 else 0):
+            for index in range(len(answers) if len(routable) > 1 else 0):
                 if is_of_its_batch(answers[index]):
-                    answers[index] = UNANSWERED
-                    if (error := hand_over(messages[index], partial(note, index))) is not None:
-                        answers[index] = error
-                    self._producer.wait()
+                    alone, here = self._producer.answers_to([messages[index]])
+                    answers[index] = alone[0] if alone else here
                     if answers[index] is UNANSWERED:
                         break
+            if (last := refused or unroutable) is not None:
+                answers.append(last)
             return self._judged(messages, answers)
 
-    def _unroutable(self, message: RelayMessage) -> Unroutable | None:
-        """Why a message can't go where the function says."""
-        why = self._producer.lacks(message.route.to)
-        return None if why is None else Unroutable(f"Kafka {self._broker!r}: {why}.")
+    def _routable(self, messages: Sequence[RelayMessage]) -> tuple[Sequence[RelayMessage], Unroutable | None]:
+        """The messages in front of the first that can't go where the function says, and why it can't."""
+        for index, message in enumerate(messages):
+            if (why := self._producer.lacks(message.route.to)) is not None:
+                return messages[:index], Unroutable(f"Kafka {self._broker!r}: {why}.")
+        return messages, None
 
     def _judged(self, messages: Sequence[RelayMessage], answers: Sequence[Any]) -> Sequence[Exception | None]:
+        if all(answer is None for answer in answers):
+            return answers
         judged: list[Exception | None] = []
         for index, answer in enumerate(answers):
             if answer is None or isinstance(answer, Unroutable):
@@ -73,15 +67,16 @@ class KafkaBridge:
             elif is_of_its_batch(answer):
                 judged.append(refusal(answer))
             elif answer is UNANSWERED and any(judged):
+                self._producer = self._new()  # this one has given messages up
                 return judged
             else:
                 why = self._producer.unanswered(messages[index].route.to) if answer is UNANSWERED else answer
                 acknowledged = index if not any(judged) else 0
-                ahead = [one.address for one, said_of in zip(messages, answers, strict=True) if said_of is None]
+                ahead = [one.address for one, said_of in zip(messages, answers, strict=False) if said_of is None]
                 raise self._producer.error_of(why, acknowledged=acknowledged, ahead=ahead[acknowledged:])
         return judged
 
     def close(self) -> None:
         if self._producer is not None:
-            self._producer.close()
+            self._producer.give_up()
             self._producer = None

@@ -1,24 +1,26 @@
 """One producer of Kafka: it is handed messages, waits for the answers to them, and says what goes wrong.
 
 producer = KafkaProducer(broker, settings_of(broker))
-with producer.explained():                   # what Kafka or its client raises, as TargetUnavailable
-    producer.hand_over(message, answered)    # `answered` is called while it waits
-    producer.wait()
+with producer.explained():                             # what Kafka or its client raises, as TargetUnavailable
+    answers, refused = producer.answers_to(messages)   # None for each that is acknowledged
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache, partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, libversion
 
 from django_events.bridges.brokers import masked, options_of, said, unmade
+from django_events.bridges.relays.answers import UNANSWERED
 from django_events.bridges.relays.targets import Overtaken, RelayMessage, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady
 
 SECONDS = 10.0  # for the answers to a batch, where the settings don't say
+GIVING_UP = 0.5  # for the client to say what it has given up
 CREATION = 2.0  # seconds that a cluster may take to create a topic, where it does that by itself
 ANSWERS_TAKEN = 1_000  # messages, behind which answers are taken: the client's queue has those that are not
 MOST_TOPICS = 10_000  # that are known to be there
@@ -75,6 +77,7 @@ class KafkaProducer:
         defaults = {
             "client.id": "django-events",
             "linger.ms": 5,
+            "enable.sparse.connections": False,  # else the first message waits for half a second or more, see #3848
             "queue.buffering.max.messages": 100_000,
         }
         # What keeps a relay from losing or reordering is not for the settings to say. The client gives no message up by
@@ -83,6 +86,7 @@ class KafkaProducer:
             "enable.idempotence": True,
             "acks": "all",
             "message.timeout.ms": 0,
+            "delivery.report.only.error": True,  # one call of ours for each message would take as long as to make it
             "partitioner": "murmur2_random",  # as Java's clients: a key has one partition
             "logger": SILENT,  # or the client writes to stderr that another producer came later
         }
@@ -129,43 +133,75 @@ class KafkaProducer:
                 time.sleep(0.1)
         return None
 
-    def hand_over(self, message: RelayMessage, answered: Callable[[Any, Any], None]) -> Any:
-        """Give a message to the client; returns the error with which the client refuses it, if it does."""
-        named: Any = [("ce_" + name, text) for name, text in message.attributes.items()]
-        named += message.headers.items()
-        given = (message.route.to, message.body, message.key)
-        deadline = None
-        while True:
-            try:
-                self.client.produce(*given, headers=named, on_delivery=answered)
-                break
-            except BufferError:  # the settings may make the client's queue smaller than a batch, or than a message
-                if not len(self.client):
-                    return KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "it is larger than the client's queue")
-                deadline = deadline or time.monotonic() + self.seconds
-                if time.monotonic() > deadline:
-                    raise
-                self.client.poll(0.1)
-            except KafkaException as error:
-                return error.args[0]
-        self._handed += 1
-        if self._handed % ANSWERS_TAKEN == 0:
-            self.client.poll(0)
-        return None
+    def answers_to(self, messages: Sequence[RelayMessage]) -> tuple[list[Any], Any]:
+        """Send messages, and wait: None for each that is acknowledged, else an error, or UNANSWERED if time was up.
 
-    def wait(self) -> None:
-        """Until all that was handed to the client is answered, or time is up."""
+        They end in front of the first that the client itself refuses, if there is one: its error is returned, too.
+        """
+        answers: list[Any] = [None] * len(messages)
+
+        def note(index: int, error: Any, message: Any) -> None:
+            answers[index] = error
+
+        produce = self.client.produce
+        for index, message in enumerate(messages):
+            attributes = message.attributes
+            named: Any = [*zip(_prefixed(*attributes), attributes.values(), strict=True), *message.headers.items()]
+            to, answered = message.route.to, partial(note, index)
+            try:
+                produce(to, message.body, message.key, headers=named, on_delivery=answered)
+            except (BufferError, KafkaException) as error:
+                again = partial(produce, to, message.body, message.key, headers=named, on_delivery=answered)
+                if (refused := self._refused(error, again)) is not None:
+                    del answers[index:]
+                    self._wait(answers)
+                    return answers, refused
+            self._handed += 1
+            if self._handed % ANSWERS_TAKEN == 0:
+                self.client.poll(0)
+        self._wait(answers)
+        return answers, None
+
+    def _refused(self, error: Exception, hand_over: Callable[[], None]) -> Any:
+        """The error with which the client refuses a message; None if it takes it as soon as there is room.
+
+        The settings may make its queue smaller than a batch, or than a message.
+        """
+        deadline = time.monotonic() + self.seconds
+        while isinstance(error, BufferError):
+            if not len(self.client):
+                return KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "it is larger than the client's queue")
+            if time.monotonic() > deadline:
+                raise error
+            self.client.poll(0.1)
+            try:
+                return hand_over()
+            except (BufferError, KafkaException) as another:
+                error = another
+        return error.args[0]
+
+    def _wait(self, answers: list[Any]) -> None:
+        """Until all is answered, or time is up.
+
+        The client tells errors only. So when time is up it gives up what is left, and what it says so of is not there.
+        """
         deadline = time.monotonic() + self.seconds
         while (left := deadline - time.monotonic()) > 0:
             if not self.client.flush(min(left, 0.5)):
                 self._heard.clear()  # all is answered: what was heard before is over
                 return
+        answered = list(answers)
+        is_told = self.give_up()
+        for index, before in enumerate(answered):
+            if before is None and (answers[index] is not None or not is_told):
+                answers[index] = UNANSWERED
 
-    def close(self) -> None:
-        """Leave out what is still waiting: the next one sends it."""
+    def give_up(self) -> bool:
+        """Leave out what is still waiting: the next one sends it. Returns whether the client has said what that is."""
         with suppress(Exception):
             self.client.purge(in_queue=True, in_flight=True, blocking=False)
-            self.client.flush(0.5)
+            return not self.client.flush(GIVING_UP)
+        return False
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -208,6 +244,12 @@ class KafkaProducer:
         with suppress(KafkaException):
             return self.lacks(topic) or "no answer in time"
         return "no answer in time"
+
+
+@cache
+def _prefixed(*names: str) -> tuple[str, ...]:
+    """The names of attributes as headers. There are few combinations of them."""
+    return tuple("ce_" + name for name in names)
 
 
 def _of_kafka(error: BaseException | None) -> Any:

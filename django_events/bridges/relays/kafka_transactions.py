@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -186,21 +185,12 @@ class KafkaLog:
         A broker refuses a whole record batch: which of its messages is to blame shows when each is sent alone, by the
         next producer. One whose transaction was aborted may fail in the next one, too.
         """
-        answers: list[Any] = [UNANSWERED] * len(messages)
-        refused: list[Exception | None] = []
-
-        def note(index: int, error: Any, message: Any) -> None:
-            answers[index] = error
-
         client = self._producer.client
         client.begin_transaction()
-        for index, message in enumerate(messages):
-            if (error := self._producer.hand_over(message, partial(note, index))) is not None:
-                if not is_of_its_batch(error):
-                    raise self._producer.error_of(error)
-                messages, answers, refused = messages[:index], answers[:index], [refusal(error)]
-                break
-        self._producer.wait()
+        answers, refused = self._producer.answers_to(messages)
+        if refused is not None and not is_of_its_batch(refused):
+            raise self._producer.error_of(refused)
+        messages = messages[: len(answers)]
         if of_batch := next((answer for answer in answers if is_of_its_batch(answer)), None):
             self.close()
             if len(messages) == 1:
@@ -215,7 +205,7 @@ class KafkaLog:
         client.commit_transaction(self._producer.seconds)
         if messages and not messages[-1].redriven:
             self._newest = _newest_of(messages[-1].event_id, messages[-1].attributes)
-        return [*answers, *refused]
+        return answers if refused is None else [*answers, refusal(refused)]
 
     def _has(self, message: RelayMessage) -> bool:
         return self._newest is not None and not message.redriven and message.event_id <= self._newest.event_id
@@ -240,7 +230,7 @@ class KafkaLog:
     def close(self) -> None:
         """End the producer. What it has not committed, the next one of its id ends."""
         if self._producer is not None:
-            self._producer.close()
+            self._producer.give_up()
             self._producer = None
 
 

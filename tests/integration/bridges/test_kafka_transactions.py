@@ -16,7 +16,7 @@ from django_events import Backoff, declarations
 from django_events import kafka as kafka_topic
 from django_events.bridges.relays import kafka_transactions
 from django_events.bridges.relays.relaying import Relaying
-from django_events.bridges.relays.targets import Overtaken
+from django_events.bridges.relays.targets import Overtaken, TargetUnavailable
 from django_events.consuming.handlers import FailedAt
 from django_events.models import DeadLetter
 from django_events.models.functions import ClockTimestamp
@@ -243,6 +243,25 @@ def test_a_message_larger_than_the_queue_of_the_client_is_a_dead_letter(things, 
 
     assert addresses(model) == of(1, 3)
     assert [letter.event_id for letter in DeadLetter.objects.all()] == [2]
+
+
+def test_what_one_partition_of_kafka_has_answered_is_not_sent_again_with_what_another_has_not(
+    things, make_relay, model
+):
+    model.topic("shop.things", partitions=2)
+    for n in range(20):
+        fill_topic(things, n, key=f"k{n}")
+    events, relaying = received(), Relaying(make_relay(things, to=kafka_topic("shop.things")))
+    model.fault("swallow", "Produce")  # each partition's messages are one request
+    with pytest.raises(FailedAt) as failed:
+        relaying(events)
+    assert isinstance(failed.value.error, TargetUnavailable)
+    there = addresses(model)
+    relaying(events[failed.value.index :])
+    relaying.close()
+
+    assert 0 < len(there) < 20
+    assert addresses(model) == of(*range(1, 21))
 
 
 def test_an_offset_of_another_program_is_told(things, make_transactional, model):
