@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from json import JSONDecoder
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from django.db import DatabaseError, InterfaceError
@@ -24,7 +24,7 @@ from django_events.declarations import DeclaredInbox, DeclaredTopic
 from django_events.declarations.limits import is_storable
 from django_events.drafts import UNSET, Draft
 from django_events.exceptions import InvalidEvent
-from django_events.publishing.encoding import MAX_KEY_LENGTH, Encoded, WrittenJson, encode_draft
+from django_events.publishing.encoding import MAX_KEY_LENGTH, Encoded, WrittenJson, encode, encode_draft
 from django_events.retries import Ignore, RetryLater
 
 UNREADABLE = "inbox.unreadable"  # the type of events that are messages which can't be read
@@ -49,6 +49,16 @@ class Unreadable(Exception):
         self.whole = f"{reason}: {said}" if said else reason
 
 
+class _Taken(NamedTuple):
+    """What a CloudEvent becomes. A `Draft` takes as long to make as all else that is done with its attributes."""
+
+    value: Any
+    body: Any
+    type: Any
+    key: Any
+    metadata: dict[str, Any]
+
+
 def event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage) -> Encoded | None:
     """The event that a message becomes, encoded; None if `transform` leaves it out.
 
@@ -64,18 +74,23 @@ def event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage) 
 
 
 def _event_of(inbox: DeclaredInbox, topic: DeclaredTopic, message: InboxMessage) -> Encoded | None:
+    draft: Draft | _Taken | None
     if inbox.transform is not None:
         draft = _transformed(inbox, message)
     else:
         draft = message.draft or _cloudevent(message, described=bool(topic.schemas))
     if draft is None:
         return None
-    if draft.shard_by is not None:
-        raise Unreadable("transform gave it a shard_by, and an inbox publishes in the database that it is served on.")
     metadata = draft.metadata if draft.metadata is not None else {}
     if isinstance(metadata, Mapping):
         metadata = {**metadata, "inbox": inbox.name, "message": message.address}
     try:
+        if isinstance(draft, _Taken):
+            return encode(topic, draft.value, draft.body, draft.type, draft.key, metadata, None)
+        if draft.shard_by is not None:
+            raise Unreadable(
+                "transform gave it a shard_by, and an inbox publishes in the database that it is served on."
+            )
         return encode_draft(topic, draft, metadata=metadata)
     except InvalidEvent as error:  # it names values
         raise Unreadable(f"Topic {topic.name!r} refuses what it becomes", said=str(error)) from error
@@ -135,7 +150,7 @@ def _transformed(inbox: DeclaredInbox, message: InboxMessage) -> Draft | None:
     return draft
 
 
-def _cloudevent(message: InboxMessage, *, described: bool) -> Draft:
+def _cloudevent(message: InboxMessage, *, described: bool) -> _Taken:
     """A CloudEvent, structured or with its attributes beside the payload, as relays write them.
 
     A value of a topic that is `described` by schemas is decoded. Others are stored as they came.
@@ -150,12 +165,12 @@ def _cloudevent(message: InboxMessage, *, described: bool) -> Draft:
         raise Unreadable("It is no CloudEvent. What other messages mean, a function says: inbox(…, transform=…)")
     trace = {name: message.headers[name] for name in TRACE if name in message.headers}
     if content_type and "json" not in content_type.lower():
-        return _draft(message, attributes, trace, body=message.body or b"")
+        return _taken(message, attributes, trace, body=message.body or b"")
     try:
         value = message.json() if described else _value_of(message)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"Its payload is no JSON: {error}") from error
-    return _draft(message, attributes, trace, value=value)
+    return _taken(message, attributes, trace, value=value)
 
 
 class _IsWrittenAnew(Exception):
@@ -201,7 +216,7 @@ def _attributes(headers: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _structured(message: InboxMessage) -> Draft:
+def _structured(message: InboxMessage) -> _Taken:
     try:
         whole = message.json()
     except (ValueError, RecursionError) as error:
@@ -211,22 +226,22 @@ def _structured(message: InboxMessage) -> Draft:
     trace = {name: text for name in TRACE if isinstance(text := whole.pop(name, None), str)}
     value, encoded = whole.pop("data", None), whole.pop("data_base64", None)
     if encoded is None:
-        return _draft(message, whole, trace, value=value)
+        return _taken(message, whole, trace, value=value)
     try:
         body = b64decode(encoded, validate=True)
     except (TypeError, ValueError) as error:
         raise Unreadable(f"Its data_base64 can't be decoded: {error}") from error
-    return _draft(message, whole, trace, body=body)
+    return _taken(message, whole, trace, body=body)
 
 
-def _draft(
+def _taken(
     message: InboxMessage,
     attributes: Mapping[str, Any],
     trace: Mapping[str, str],
     *,
     value: Any = UNSET,
     body: Any = UNSET,
-) -> Draft:
+) -> _Taken:
     """An event of these attributes; all but its type and its key are kept in the metadata, under `ce`."""
     given = dict(attributes)
     kind, key = given.pop("type", ""), given.get("subject")
@@ -235,9 +250,7 @@ def _draft(
         version = str(given["schemaversion"])
         if version.isascii() and version.isdigit() and len(version) <= MOST_DIGITS and int(version):
             metadata[VERSION] = int(version)
-    return Draft(
-        value=value, body=body, type=kind, key=message.key if message.key is not None else key, metadata=metadata
-    )
+    return _Taken(value, body, kind, message.key if message.key is not None else key, metadata)
 
 
 def _text_of(error: Exception) -> str:

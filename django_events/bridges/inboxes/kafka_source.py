@@ -382,21 +382,26 @@ class KafkaReader:
                 f"was deleted and made anew, or its brokers have lost messages, and given their offsets to others. "
                 f"{_ANEW}"
             )
-        return partition, self._message(message, headers, unreadable)
+        return partition, self._message(message, partition, offset, headers, unreadable)
 
-    def _message(self, message: Any, headers: Headers, unreadable: dict[str, str]) -> InboxMessage:
-        raw = by_name([(name, value or b"") for name, value in headers])
+    def _message(
+        self, message: Any, partition: int, offset: int, headers: Headers, unreadable: dict[str, str]
+    ) -> InboxMessage:
+        fields = by_name([(name, value or b"") for name, value in headers])
+        try:
+            texts = {name.lower(): value.decode() for name, value in fields.items()}
+        except UnicodeDecodeError:
+            texts = {name.lower(): value.decode("utf-8", "replace") for name, value in fields.items()}
         key = message.key()
-        partition, offset = message.partition(), message.offset()
         kind, milliseconds = message.timestamp()
         return InboxMessage(
-            id=str(offset),
-            log=self._log(partition),
-            place=partial(_place_behind, message, headers, self._topic_id),
-            key=None if key is None else key.decode("utf-8", "backslashreplace"),
-            body=message.value(),
-            headers={name.lower(): value.decode("utf-8", "replace") for name, value in raw.items()} | unreadable,
-            fields=raw,
+            str(offset),
+            self._log(partition),
+            partial(_place_behind, message, headers, self._topic_id),
+            None if key is None else key.decode("utf-8", "backslashreplace"),
+            message.value(),
+            texts | unreadable if unreadable else texts,
+            fields,
             sent_at=moment_of(milliseconds / 1_000) if kind else None,
         )
 
