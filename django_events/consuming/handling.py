@@ -78,6 +78,9 @@ class Claim(Protocol):
         must be rolled back.
         """
 
+    def settle_handled(self, handled: Sequence[ReceivedEvent]) -> Settlement:
+        """Settle events that were handled outside of a transaction, in one of its own, which is committed then."""
+
     def settled(self, settlement: Any) -> None:
         """The transaction that settled is committed: go on from there."""
 
@@ -219,8 +222,7 @@ class Handling:
                 failure = replace(claim.judge(chunk[at], failed.error), seconds=failed.seconds)
                 self.on_failure(failure)
                 return passed + self._settle_failure(claim, failure, chunk[:at])
-            with transaction.atomic(self.lease.using):
-                settlement = claim.settle(chunk)
+            settlement = claim.settle_handled(chunk)
             claim.settled(settlement)
             self._send(HandlingResult(settlement, chunk, time.perf_counter() - began))
             passed += len(chunk)

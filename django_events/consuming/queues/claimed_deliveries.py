@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 
 from django_events import models, sql
 from django_events.consuming.failures import Failure, Verdict, bury, judge
@@ -257,6 +257,11 @@ class ClaimedDeliveries(Lease):
         if failure is not None and failure.verdict is Verdict.DEAD_LETTER:
             bury(self.subscription, failure)
         return DeliverySettlement(out, max(self.careful_until, careful_until or 0), same_transaction, counts)
+
+    def settle_handled(self, handled: Sequence[ReceivedEvent]) -> DeliverySettlement:
+        """As `Claim.settle_handled`."""
+        with transaction.atomic(self.using):
+            return self.settle(handled)
 
     def settled(self, settlement: DeliverySettlement) -> None:
         self.events = [event for event in self.events if event.id not in settlement.out]

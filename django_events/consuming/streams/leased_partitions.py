@@ -13,10 +13,12 @@ one takes the partition over under a new token, and goes on carefully (see `hand
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+from django.db import transaction
 
 from django_events import sql
 from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, bury, judge
@@ -35,8 +37,14 @@ RANGE = 10_000
 MOST = 1_000_000  # events in one read, where neither batch_size nor memory sets a limit
 
 
-# The rows behind a position, up to an id; None where they have to be read in another way.
-ReadOn = Callable[[int, int], sql.Rows | None]
+class ReadOn(Protocol):
+    """Reads the events behind a position, up to an id; None where that has to be done in another way."""
+
+    def read(self, position: int, upper: int) -> sql.Rows | None: ...
+
+    def settle_and_read(
+        self, settle: sql.Question, position: int, upper: int
+    ) -> tuple[sql.Rows, sql.Rows | None] | None: ...
 
 
 class EventBatch(NamedTuple):
@@ -93,7 +101,8 @@ class LeasedPartition(Lease):
     after_crash: bool  # the last worker lost its lease, and what it was handling has not been looked at
     readable_until: int = 0
     batch: EventBatch | None = None
-    read_ahead: tuple[sql.Rows, int] | None = None  # events that were read with the claim, and up to which id
+    # Events that were read with the claim, or with what was settled last, and up to which id.
+    read_ahead: tuple[sql.Rows, int] | None = None
     read_on: ReadOn | None = None  # reads what comes next by a prepared statement
     read_limit: int = MOST  # events; less after a batch that was too large for MAX_BATCH_BYTES
     claimed_at: float = field(default_factory=time.monotonic)
@@ -183,12 +192,9 @@ class LeasedPartition(Lease):
             return None
         if self.after_crash:
             self._go_carefully()
-        # What may have ended a worker is also read by itself: it may be too large to be read with others.
-        most = 1 if self.position < self.careful_until else min(of.most, self.read_limit)
-        match, until = of.filter_behind(self.position)
-        upper = min(self.readable_until, self.position + reach(of, most), until)
+        most, upper, match = self._next_read(self.position)
         usual = self.read_on if most == of.most and most_bytes is None else None
-        if usual is not None and (small := usual(self.position, upper)) is not None:
+        if usual is not None and (small := usual.read(self.position, upper)) is not None:
             return self._batch(small, None, most=most, upper=upper)
         statement = sql.shared.next_events.on(
             log=of.log,
@@ -200,6 +206,16 @@ class LeasedPartition(Lease):
         )
         rows, cut = bounded(self.using, statement, at_most=most, most_bytes=most_bytes)
         return self._batch(rows, cut, most=most, upper=upper)
+
+    def _next_read(self, position: int) -> tuple[int, int, sql.Statement]:
+        """How many events to read behind a position, up to which id, and by which filter.
+
+        What may have ended a worker is also read by itself: it may be too large to be read with others.
+        """
+        of = self.subscription
+        most = 1 if position < self.careful_until else min(of.most, self.read_limit)
+        match, until = of.filter_behind(position)
+        return most, min(self.readable_until, position + reach(of, most), until), match
 
     def _see_end(self) -> bool:
         """Find out up to which id there is something to read; False if there is nothing behind the position."""
@@ -297,10 +313,15 @@ class LeasedPartition(Lease):
     def settle(
         self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
     ) -> PartitionSettlement:
+        if failure is not None and failure.verdict is Verdict.DEAD_LETTER:
+            bury(self.subscription, failure)
+        return self._write(self._entry(handled, failure, careful_until))
+
+    def _entry(
+        self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, careful_until: int | None = None
+    ) -> Entry:
         position, number = self._reached(handled, failure)
         verdict = None if failure is None else failure.verdict
-        if failure is not None and verdict is Verdict.DEAD_LETTER:
-            bury(self.subscription, failure)
         entry = Entry(
             position=position,
             number=number,
@@ -321,7 +342,31 @@ class LeasedPartition(Lease):
                 error=failure.summary,
                 release=True,
             )
-        return self._write(entry)
+        return entry
+
+    def settle_handled(self, handled: Sequence[ReceivedEvent]) -> PartitionSettlement:
+        """As `Claim.settle_handled`. Where it can, one message settles and reads what comes next."""
+        if (settlement := self._settle_and_read(handled)) is not None:
+            return settlement
+        with transaction.atomic(self.using):
+            return self.settle(handled)
+
+    def _settle_and_read(self, handled: Sequence[ReceivedEvent]) -> PartitionSettlement | None:
+        """None where nothing of it is done: the lease may be lost, the log may end here, or a read may be unusual."""
+        if self.read_on is None or self.nested or self.batch is None or handled[-1].id != self.batch.events[-1].id:
+            return None
+        entry = self._entry(handled)
+        if entry.position >= self.readable_until or entry.release:
+            return None
+        most, upper, _ = self._next_read(entry.position)
+        if most != self.subscription.most:
+            return None
+        done = self.read_on.settle_and_read(self._settling(entry, self.row_address), entry.position, upper)
+        if done is None or not done[0]:
+            return None
+        [[address, barrier, *_]], read = done
+        self.read_ahead = None if read is None else (read, upper)
+        return PartitionSettlement(entry, address, barrier)
 
     def settle_range(self, upper: int, *, handled: int = 0, failed: int = 0) -> PartitionSettlement:
         """Write down that all is folded up to an id, of a consumer that reads all partitions together."""
@@ -379,33 +424,36 @@ class LeasedPartition(Lease):
 
     def _write(self, entry: Entry) -> PartitionSettlement:
         for row_address in [self.row_address, None] if self.row_address else [None]:
-            rows = sql.fetch(
-                self.using,
-                SQL.settle,
-                position_id=self.position_id,
-                token=self.token,
-                row_address=row_address,
-                position=entry.position,
-                number=entry.number,
-                careful_until=entry.careful_until,
-                attempted=entry.attempted,
-                attempts=entry.attempts,
-                pause=entry.pause,
-                failing_since=entry.failing_since,
-                stopped=entry.stopped,
-                error=entry.error,
-                handled=entry.handled,
-                failed=entry.failed,
-                ignored=entry.ignored,
-                dead_lettered=entry.dead_lettered,
-                release=entry.release,
-                lock=self.commits_separately,
-            )
+            statement, parameters = self._settling(entry, row_address)
+            rows = sql.fetch(self.using, statement, **parameters)
             if rows:
                 address, barrier, same_transaction, locked = rows[0]
                 self.refuse_unlocked(locked)
                 return PartitionSettlement(entry, address, barrier, same_transaction is True)
         raise self.lose()
+
+    def _settling(self, entry: Entry, row_address: str | None) -> sql.Question:
+        """The statement that writes it down, with its parameters."""
+        return SQL.settle, {
+            "position_id": self.position_id,
+            "token": self.token,
+            "row_address": row_address,
+            "position": entry.position,
+            "number": entry.number,
+            "careful_until": entry.careful_until,
+            "attempted": entry.attempted,
+            "attempts": entry.attempts,
+            "pause": entry.pause,
+            "failing_since": entry.failing_since,
+            "stopped": entry.stopped,
+            "error": entry.error,
+            "handled": entry.handled,
+            "failed": entry.failed,
+            "ignored": entry.ignored,
+            "dead_lettered": entry.dead_lettered,
+            "release": entry.release,
+            "lock": self.commits_separately,
+        }
 
     def _reached(self, handled: Sequence[ReceivedEvent], failure: Failure | None) -> tuple[int, int]:
         passed = failure.event if failure is not None and failure.passes else handled[-1] if handled else None

@@ -149,12 +149,12 @@ class PreparedClaim:
             after_crash=False,
             readable_until=last_id,
             read_ahead=(events, upper) if are_whole(events) else None,
-            read_on=self.read,
+            read_on=self,
         )
 
     def read(self, position: int, upper: int) -> sql.Rows | None:
         """The events behind a position, up to the id `upper`; None where `bounded` has to find out what is there."""
-        if not (self._session.is_good and self.segment.first <= position + 1 and upper < self.segment.end):
+        if not self._can_read(position, upper):
             return None
         try:
             rows = self._session.ask(self._read_on, partition=self._partition, position=position, upper=upper)
@@ -163,6 +163,24 @@ class PreparedClaim:
                 raise
             return None
         return rows if are_whole(rows) else None
+
+    def settle_and_read(
+        self, settle: sql.Question, position: int, upper: int
+    ) -> tuple[sql.Rows, sql.Rows | None] | None:
+        """Settle, and read as `read`, in one message, which is a transaction; None where nothing of it is done."""
+        if not self._can_read(position, upper):
+            return None
+        try:
+            reading = self._read_on, {"partition": self._partition, "position": position, "upper": upper}
+            settled, rows = self._session.ask_each(reading, first=settle)
+        except DatabaseError as error:
+            if sql.kind_of(error).of_server:
+                raise
+            return None
+        return settled, rows if are_whole(rows) else None
+
+    def _can_read(self, position: int, upper: int) -> bool:
+        return self._session.is_good and self.segment.first <= position + 1 and upper < self.segment.end
 
 
 def _end_frozen_settler(using: str, position_id: int) -> bool:

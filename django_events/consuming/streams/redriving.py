@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 
 from django_events import sql
 from django_events.consuming.failures import Failure, Verdict, judge
@@ -86,6 +86,11 @@ class Redrive:
             failed=failure is not None and failure.is_failed_attempt,
             ignored=failure is not None and failure.verdict is Verdict.IGNORE,
         )
+
+    def settle_handled(self, handled: Sequence[ReceivedEvent]) -> PartitionSettlement:
+        """As `Claim.settle_handled`."""
+        with transaction.atomic(self.lease.using):
+            return self.settle(handled)
 
     def settled(self, settlement: PartitionSettlement) -> None:
         self.lease.settled(settlement)

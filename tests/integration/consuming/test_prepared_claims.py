@@ -10,11 +10,13 @@ from django.db import connection
 from django.db.models import F
 
 from django_events import Draft, publish, publish_many
-from django_events.consuming.handlers import BoundHandler
+from django_events.consuming.handlers import BoundHandler, FailedAt
 from django_events.consuming.handling import log_failure
 from django_events.consuming.streams import leased_partitions
+from django_events.consuming.streams.partitions import PreparedClaim
 from django_events.consuming.streams.server import StreamServer
 from django_events.consuming.subscriptions import subscriptions
+from django_events.exceptions import LeaseLost
 from django_events.models import DeadLetter, Position, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.operations import pause, resume
@@ -228,6 +230,104 @@ def test_it_reads_on_in_the_same_way(make_topic, make_consumer, monkeypatch):
     assert apart != []
     connection.close()
     assert [event.value for event in seen] == ["first", *range(700), "x" * 5_000, *range(700, 1_500)]
+
+
+@pytest.fixture
+def together(monkeypatch):
+    """What the messages that settle and read on have answered; None where nothing of that was done."""
+    done, settle_and_read = [], PreparedClaim.settle_and_read
+
+    def note(*arguments):
+        done.append(settle_and_read(*arguments))
+        return done[-1]
+
+    monkeypatch.setattr(PreparedClaim, "settle_and_read", note)
+    return done
+
+
+def batches_of(things, make_consumer, handle):
+    """A server of a consumer that handles two events at a time outside of a transaction, and claims by its session."""
+    server = server_of(make_consumer(things, handler=handle, batch_size=2, transactional=False))
+    fill(things, "first")
+    assert serve(server) == 1
+    return server
+
+
+@pytest.mark.requirement("S1")
+def test_what_was_handled_is_settled_in_the_message_that_reads_on(things, make_consumer, together):
+    seen, found = [], []
+
+    def handle(events):
+        seen.extend(event.value for event in events)
+        found.append(max(Position.objects.values_list("position", flat=True)))
+
+    server = batches_of(things, make_consumer, handle)
+    fill(things, *range(8))
+    assert serve(server) == 8
+
+    assert seen == ["first", *range(8)]
+    assert found == [0, 1, 3, 5, 7]  # all in front of a batch, and nothing of it
+    assert [(len(settled), len(read)) for settled, read in together] == [(1, 2)] * 3
+    position = position_of(server.subscription.consumer)
+    assert (position.position, position.number, position.handled, position.token) == (9, 9, 9, None)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_what_can_not_be_read_with_it_is_settled_all_the_same(things, make_consumer, together, large):
+    seen = []
+
+    def handle(events):
+        seen.extend(event.value for event in events)
+        if not large and seen[-1] == 3:
+            with connection.cursor() as cursor:
+                cursor.connection.pgconn.exec_(b"DEALLOCATE ALL")
+
+    server = batches_of(things, make_consumer, handle)
+    fill(things, 0, 1, 2, 3, "x" * 5_000 if large else 4, 5, 6)
+    while serve(server):
+        pass
+
+    assert together[0] is not None
+    assert together[1][1] is None if large else together[1] is None
+    assert seen == ["first", 0, 1, 2, 3, "x" * 5_000 if large else 4, 5, 6]
+    position = position_of(server.subscription.consumer)
+    assert (position.position, position.handled, position.token) == (8, 8, None)
+
+
+def test_a_lease_that_was_lost_settles_nothing_and_reads_nothing_on(things, make_consumer, together):
+    seen = []
+
+    def handle(events):
+        seen.extend(event.value for event in events)
+        if seen[-1] == 1:
+            Position.objects.filter(token__isnull=False).update(token=7)
+
+    server = batches_of(things, make_consumer, handle)
+    fill(things, *range(6))
+    with pytest.raises(LeaseLost):
+        serve(server)
+
+    assert seen == ["first", 0, 1]
+    assert [settled for settled, _ in together] == [[]]
+    position = position_of(server.subscription.consumer)
+    assert (position.position, position.handled, position.token) == (1, 1, 7)
+
+
+def test_an_event_that_fails_behind_what_was_read_ahead_waits_for_its_next_attempt(things, make_consumer, together):
+    seen = []
+
+    def handle(events):
+        if events[0].value == 4:
+            raise FailedAt(1, ValueError("not now"))
+        seen.extend(event.value for event in events)
+
+    server = batches_of(things, make_consumer, handle)
+    fill(things, *range(8))
+    assert serve(server) == 5
+
+    assert seen == ["first", *range(4)]
+    position = position_of(server.subscription.consumer)
+    assert (position.position, position.attempted, position.attempts, position.token) == (6, 7, 1, None)
 
 
 @pytest.mark.parametrize("forget", ["DISCARD ALL", "DEALLOCATE ALL"])
