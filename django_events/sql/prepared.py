@@ -105,19 +105,19 @@ class SharedSession:
         """As `ask_each`, for one statement."""
         return self.ask_each((statement, parameters))[0]
 
-    def ask_each(self, *questions: Question, first: Question | None = None) -> list[Rows]:
+    def ask_each(self, *questions: Question, last: Question | None = None) -> list[Rows]:
         """Run statements one after the other, in one message and transaction; returns the rows of each.
 
         They are prepared at their first run, planned by index, and see what was committed before each. Parameters have
-        the types that the statement uses them with, so there is one plan. The `first` one is planned each time, for
+        the types that the statement uses them with, so there is one plan. The `last` one is planned each time, for
         its own parameters.
         """
         try:
             raw = cast("psycopg.Connection[Any]", self._connection)
             with connections[self.using].wrap_database_errors, psycopg.ClientCursor(raw) as cursor:
                 asked = [cursor.mogrify(self._execute(cursor, one).text, given) for one, given in questions]
-                if first is not None:
-                    asked.insert(0, cursor.mogrify(first[0].text, first[1]))
+                if last is not None:
+                    asked.append(cursor.mogrify(last[0].text, last[1]))
                 cursor.execute(";\n".join([SQL.by_index.text, *asked]).encode())
                 answers: list[Rows] = []
                 while cursor.nextset():

@@ -361,7 +361,9 @@ class LeasedPartition(Lease):
         most, upper, _ = self._next_read(entry.position)
         if most != self.subscription.most:
             return None
-        done = self.read_on.settle_and_read(self._settling(entry, self.row_address), entry.position, upper)
+        # With the lock, as the server may wait before COMMIT until a frozen worker takes what it was told.
+        settle = self._settling(entry, self.row_address, lock=True)
+        done = self.read_on.settle_and_read(settle, entry.position, upper)
         if done is None or not done[0]:
             return None
         [[address, barrier, *_]], read = done
@@ -424,7 +426,7 @@ class LeasedPartition(Lease):
 
     def _write(self, entry: Entry) -> PartitionSettlement:
         for row_address in [self.row_address, None] if self.row_address else [None]:
-            statement, parameters = self._settling(entry, row_address)
+            statement, parameters = self._settling(entry, row_address, lock=self.commits_separately)
             rows = sql.fetch(self.using, statement, **parameters)
             if rows:
                 address, barrier, same_transaction, locked = rows[0]
@@ -432,7 +434,7 @@ class LeasedPartition(Lease):
                 return PartitionSettlement(entry, address, barrier, same_transaction is True)
         raise self.lose()
 
-    def _settling(self, entry: Entry, row_address: str | None) -> sql.Question:
+    def _settling(self, entry: Entry, row_address: str | None, *, lock: bool) -> sql.Question:
         """The statement that writes it down, with its parameters."""
         return SQL.settle, {
             "position_id": self.position_id,
@@ -452,7 +454,7 @@ class LeasedPartition(Lease):
             "ignored": entry.ignored,
             "dead_lettered": entry.dead_lettered,
             "release": entry.release,
-            "lock": self.commits_separately,
+            "lock": lock,
         }
 
     def _reached(self, handled: Sequence[ReceivedEvent], failure: Failure | None) -> tuple[int, int]:

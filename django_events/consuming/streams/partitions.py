@@ -167,12 +167,15 @@ class PreparedClaim:
     def settle_and_read(
         self, settle: sql.Question, position: int, upper: int
     ) -> tuple[sql.Rows, sql.Rows | None] | None:
-        """Settle, and read as `read`, in one message, which is a transaction; None where nothing of it is done."""
+        """Settle, and read as `read`, in one message, which is a transaction; None where nothing of it is done.
+
+        It settles last: a server that waits for a frozen worker to take the events has no row locked yet.
+        """
         if not self._can_read(position, upper):
             return None
         try:
             reading = self._read_on, {"partition": self._partition, "position": position, "upper": upper}
-            settled, rows = self._session.ask_each(reading, first=settle)
+            rows, settled = self._session.ask_each(reading, last=settle)
         except DatabaseError as error:
             if sql.kind_of(error).of_server:
                 raise

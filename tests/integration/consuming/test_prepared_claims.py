@@ -3,10 +3,12 @@
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import psycopg
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection, transaction
 from django.db.models import F
 
 from django_events import Draft, publish, publish_many
@@ -292,6 +294,46 @@ def test_what_can_not_be_read_with_it_is_settled_all_the_same(things, make_consu
     assert seen == ["first", 0, 1, 2, 3, "x" * 5_000 if large else 4, 5, 6]
     position = position_of(server.subscription.consumer)
     assert (position.position, position.handled, position.token) == (8, 8, None)
+
+
+def test_a_worker_that_freezes_while_events_are_sent_to_it_has_locked_nothing(things, make_consumer, monkeypatch):
+    """The server sends more than fits between the two, so it waits for the worker, and does not come to the settling."""
+    size, execute, found = 10_000, psycopg.ClientCursor.execute, []
+
+    def freeze(cursor, query, *arguments, **options):
+        if not (isinstance(query, bytes) and b"handled = handled +" in query):
+            return execute(cursor, query, *arguments, **options)
+        line = cursor.connection.pgconn
+        line.send_query(query)
+        with ThreadPoolExecutor(1) as pool:
+            found.append(pool.submit(is_free, line.backend_pid).result())
+        line.finish()
+        raise psycopg.OperationalError("the worker was cut off")
+
+    def is_free(pid):
+        """As another worker, while the server waits for the frozen one to take what it sends."""
+        waits = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
+        try:
+            wait_until(lambda: answer(waits, pid) == "ClientWrite", seconds=30, what="a server that waits")
+            with transaction.atomic():
+                return Position.objects.select_for_update(nowait=True).get(token__isnull=False).position
+        finally:
+            connection.close()
+
+    def answer(question, *parameters):
+        with connection.cursor() as cursor:
+            return cursor.execute(question, parameters).fetchone()[0]
+
+    server = server_of(make_consumer(things, handler=lambda events: None, batch_size=size, transactional=False))
+    fill(things, "first")
+    assert serve(server) == 1
+    fill(things, *["x" * 1_500] * 2 * size)
+    monkeypatch.setattr(psycopg.ClientCursor, "execute", freeze)
+    with pytest.raises(OperationalError):
+        serve(server)
+    connection.close()
+
+    assert found == [1]
 
 
 def test_a_lease_that_was_lost_settles_nothing_and_reads_nothing_on(things, make_consumer, together):
