@@ -38,10 +38,16 @@ def written(pk: object, using: str) -> str:
 
 def read(address: str) -> tuple[int, str]:
     """The row and the alias of an address; Http404 if it is none."""
+    pk, alias = read_of(address, numbered=True)
+    return int(pk), alias
+
+
+def read_of(address: str, *, numbered: bool) -> tuple[int | str, str]:
+    """The same of a model whose rows have numbers, or names."""
     pk, at, alias = address.partition("@")
-    if not _is_id(pk) or (at and not alias):
+    if not pk or "\0" in pk or (numbered and not _is_id(pk)) or (at and not alias):
         raise Http404(_("“%(address)s” is no address of a row.") % {"address": address})
-    return int(pk), checked(alias or home())
+    return int(pk) if numbered else pk, checked(alias or home())
 
 
 def id_of(request: HttpRequest, name: str) -> int | None:

@@ -147,7 +147,7 @@ class Lists(Pages):
         return rows
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        pk, using = addresses.read(object_id)
+        pk, using = self.read(object_id)
         return super().get_queryset(request).using(using).filter(pk=pk).first()
 
     def chosen(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:

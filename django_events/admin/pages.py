@@ -10,7 +10,7 @@ from django.contrib.admin.utils import quote, unquote
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, InterfaceError, connections, transaction
-from django.db.models import Model
+from django.db.models import CharField, Model
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -58,9 +58,13 @@ class Pages(ModelAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """The admin's log of a row, whichever way its address is written."""
-        address = addresses.written(*addresses.read(unquote(object_id)))
+        address = addresses.written(*self.read(unquote(object_id)))
         answer: HttpResponse = super().history_view(request, quote(address), extra_context)
         return answer
+
+    def read(self, address: str) -> tuple[int | str, str]:
+        """The key of a row, and its database; steps of maintenance have names for keys."""
+        return addresses.read_of(address, numbered=not isinstance(self.opts.pk, CharField))
 
     def page(self, route: str, name: str, view: View, *permissions: str, post: bool = False) -> URLPattern:
         """The URL of a page for those who have all these permissions of our models."""

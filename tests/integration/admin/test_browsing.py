@@ -11,7 +11,7 @@ from django_events import Backoff, Draft, Ignore, declarations, redis_source
 from django_events.admin import addresses
 from django_events.admin.topics import COLOURS
 from django_events.admin.topics import log as log_pages
-from django_events.models import Consumer, DeadLetter, Event, Inbox, Position, Topic
+from django_events.models import Consumer, DeadLetter, Event, Inbox, MaintenanceStep, Position, Topic
 from django_events.observing import samples
 from django_events.observing.fates import STATES, fates
 from django_events.operations import pause, rewind
@@ -156,6 +156,7 @@ def test_an_empty_log(olga, things):
         "deadletter/999999/change/", "deadletter/x/change/", "deadletter/1@nowhere/act/redrive/",
         "overview/?database=nowhere", "deadletter/?database=nowhere",
         "topic/?database=nowhere", "topic/%00/change/", "topic/٣/change/",
+        "maintenancestep/%00/change/", "maintenancestep/bloat@nowhere/change/",
     ],
 )  # fmt: skip
 @pytest.mark.few(3)
@@ -252,6 +253,17 @@ def test_an_address_names_its_database(olga, things, monkeypatch):
     assert addresses.written(7, "archive") == "7@archive"
     monkeypatch.setattr(addresses, "databases", lambda: ["default", "archive"])
     assert addresses.read("7@archive") == (7, "archive")
+
+
+def test_each_step_of_maintenance_has_a_page(olga):
+    now = timezone.now()
+    MaintenanceStep.objects.create(name="roll-ups", started_at=now, finished_at=now, error="no room")
+
+    listed = olga.get("/admin/django_events/maintenancestep/").content.decode()
+    [link] = set(re.findall(r'href="(/admin/django_events/maintenancestep/[^"?]+)"', listed))
+
+    assert "no room" in olga.get(link).content.decode()
+    assert olga.get(link.replace("/change/", "/history/")).status_code == 200
 
 
 def test_consumers_and_topics_are_searched_by_name(olga, make_topic, make_consumer):
