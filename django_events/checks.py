@@ -5,6 +5,7 @@ Each function is one message. Its id is in docs/reference/checks.md with what to
 
 import os
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
@@ -14,6 +15,7 @@ from django.apps import AppConfig, apps
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, router
+from django.utils.module_loading import import_string
 
 from django_events import conf, models, sql
 from django_events.consuming.registration import check_filter
@@ -40,6 +42,30 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 
 
 @register(Tags.compatibility)
+def check_notify(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    """A hook that can't be called would be found out with the first problem, which it then doesn't tell."""
+    for entry in _notified():
+        try:
+            hook = import_string(entry)
+            wrong = "" if callable(hook) else f"It is {hook!r:.200}, not a function."
+        except Exception as error:
+            wrong = f"{type(error).__name__}: {error}"
+        if wrong:
+            yield checks.Warning(
+                f"DJANGO_EVENTS['NOTIFY'] names {entry!r}, which can't be called: {wrong}",
+                hint="Correct the path, or what the module fails with: until then it is told of no problem.",
+                id="django_events.W002",
+            )
+
+
+def _notified() -> list[str]:
+    """The functions that NOTIFY names; none where its value can't be used, which another check says."""
+    with suppress(Invalid):
+        return [entry for entry in conf.settings.NOTIFY if entry != "mail_admins" and "://" not in entry]
+    return []
+
+
+@register(Tags.compatibility)
 def check_topics(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
     return [
         Error(problem, hint=f"It is declared at {topic.declared_at}.", id="django_events.E003")
@@ -62,11 +88,16 @@ def check_consumers(app_configs: Sequence[AppConfig] | None = None, **kwargs: An
                 )
         if consumer.is_for_claims or consumer.derived:  # whether a projection can work is asked below
             continue
+        hint = "It will not be served; the other consumers will."
         try:
-            consumer.load()
+            handler = consumer.load()
         except HandlerNotFound as error:  # a warning: it stops this consumer, and must not stop the others
-            hint = "It will not be served; the other consumers will."
             yield checks.Warning(str(error), hint=hint, id="django_events.W002")
+            continue
+        if isinstance(consumer.handler, str) and (problem := consumer.wrong_handler(handler)):
+            problem = f"Consumer {consumer.name!r} has the handler {consumer.handler!r}, {problem}."
+            hint = f"Each of its events would fail. It is declared at {consumer.declared_at}."
+            yield checks.Warning(problem, hint=hint, id="django_events.W002")
 
 
 @register(Tags.compatibility)

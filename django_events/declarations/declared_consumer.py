@@ -65,6 +65,7 @@ class DeclaredConsumer(Operable):
     outcomes: str | None = None
     declared_at: str = field(default="", compare=False, repr=False)
     is_relay: ClassVar[bool] = False  # whether its handler is a bridge to a broker
+    takes: ClassVar[tuple[str, ...]] = ("event",)  # what its handler is called with; with `batch_size` a list of them
     derived: ClassVar[bool] = False  # whether it keeps a table true that is nothing but its events
 
     def __str__(self) -> str:
@@ -136,8 +137,27 @@ class DeclaredConsumer(Operable):
         if isinstance(self.handler, str):
             if "." not in self.handler:
                 yield f"{what} has handler={self.handler!r}, expected a path like 'shop.billing.bill'."
-        elif not callable(self.handler) and not (self.is_for_claims and self.mode == "queue"):
+        elif callable(self.handler):
+            if problem := self.wrong_handler(self.handler):
+                yield f"{what} has the handler {self.handler!r}, {problem}."
+        elif not (self.is_for_claims and self.mode == "queue"):
             yield f"{what} has the handler {self.handler!r}, expected a function."
+
+    def wrong_handler(self, handler: Handler) -> str:
+        """Why a worker can't call it, or would have nothing done by that; empty if it can."""
+        if inspect.isclass(handler):
+            return "expected a function: to call a class only makes one of it"
+        if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+            return "expected a function without yield: to call a generator does nothing"
+        try:
+            signature = inspect.signature(handler)
+        except (TypeError, ValueError):  # of a function in C: it may take what it is given
+            return ""
+        try:
+            signature.bind(*self.takes)
+        except TypeError:
+            return f"which takes {signature}, expected a function of {', '.join(self.takes)}"
+        return ""
 
     def _problems_of_topics(self, what: str) -> Iterator[str]:
         if not self.topics:

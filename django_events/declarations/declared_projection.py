@@ -44,6 +44,7 @@ class DeclaredProjection(DeclaredConsumer, Rebuildable, Generic[Row]):
     into: Any = None
     key: str | KeyOfEvent | None = None
     key_field: str | None = None
+    takes: ClassVar[tuple[str, ...]] = ("row", "event")
     derived: ClassVar[bool] = True
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
@@ -125,7 +126,8 @@ class DeclaredProjection(DeclaredConsumer, Rebuildable, Generic[Row]):
         try:
             options: Any = getattr(self.model, "_meta", None)
         except (LookupError, ValueError) as error:
-            yield f"{what} is into {self.into!r}, which is no model of an installed app: {error}"
+            said = str(error) if isinstance(error, LookupError) else "expected one like 'shop.CustomerTotal'."
+            yield f"{what} is into {self.into!r}, which is no model of an installed app: {said}"
             return
         if options is None or options.abstract:
             yield f"{what} is into {self.into!r}, expected a model that has a table."

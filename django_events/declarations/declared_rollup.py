@@ -145,6 +145,11 @@ class DeclaredRollUp(DeclaredConsumer):
             yield f"{what} has at={self.at!r}, expected 'published_at', 'logged_at', or a jsonpath like '$.placed_at'."
 
     def _problems_of_columns(self, what: str) -> Iterator[str]:
+        given = {option: getattr(self, option) for option in ("by", "sums", "mins", "maxs")}
+        if wrong := {option: pairs for option, pairs in given.items() if not _are_pairs(pairs)}:
+            for option, pairs in wrong.items():
+                yield f"{what} has {option}={pairs!r}, expected jsonpaths by name, like {{'store': '$.store'}}."
+            return
         if len(self.by) > MOST_COLUMNS:
             yield f"{what} has {len(self.by)} names in by=, expected at most {MOST_COLUMNS}."
         names = [name for name, _ in self.by] + [name for _, name, _ in self.measures]
@@ -166,6 +171,10 @@ class DeclaredRollUp(DeclaredConsumer):
         for _, name, path in self.measures:
             if not _is_path(path):
                 yield f"{what} has {path!r} for {name!r}, expected the jsonpath of a number, like '$.total'."
+
+
+def _are_pairs(given: Any) -> bool:
+    return isinstance(given, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in given)
 
 
 def _shown(value: Any) -> str:

@@ -26,7 +26,7 @@ from django_events.declarations.declared_projection import DeclaredProjection, F
 from django_events.declarations.declared_relay import DeclaredRelay, Form, RelayTarget, Transform, forms_of
 from django_events.declarations.declared_rollup import DeclaredRollUp
 from django_events.declarations.declared_topic import Compatibility, DeclaredTopic, SchemaCheck, Undescribed
-from django_events.declarations.limits import texts
+from django_events.declarations.limits import named, names_of, texts
 from django_events.declarations.registries import consumers, inboxes, registry
 from django_events.retries import Backoff
 
@@ -165,7 +165,7 @@ def consumer(
     """
     declared = DeclaredConsumer(
         name=name,
-        topics=tuple(str(one) for one in topics),
+        topics=names_of(topics),
         handler=handler or "",
         batch_size=batch_size,
         min_batch=min_batch,
@@ -223,7 +223,7 @@ def queue(
     """
     declared = DeclaredConsumer(
         name=name,
-        topics=tuple(str(one) for one in topics),
+        topics=names_of(topics),
         handler=None,
         types=texts(types),
         keys=texts(keys),
@@ -273,13 +273,13 @@ def rollup(
     """
     declared = DeclaredRollUp(
         name=name,
-        topics=tuple(str(one) for one in topics),
+        topics=names_of(topics),
         handler="django_events.deriving.rolling_up.RollUpFold",
         every=every,
-        by=tuple((by or {}).items()),
-        sums=tuple((sums or {}).items()),
-        mins=tuple((mins or {}).items()),
-        maxs=tuple((maxs or {}).items()),
+        by=named(by),
+        sums=named(sums),
+        mins=named(mins),
+        maxs=named(maxs),
         at=at,
         types=texts(types),
         keys=texts(keys),
@@ -353,7 +353,7 @@ def projection(
     def decorate(function: Fold[Any]) -> DeclaredProjection[Any]:
         complete: DeclaredProjection[Any] = DeclaredProjection(
             name=function.__name__ if name is None else name,
-            topics=tuple(str(one) for one in topics),
+            topics=names_of(topics),
             handler=function,
             into=into,
             key=key,

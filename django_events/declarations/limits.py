@@ -2,9 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, overload
+
+from django_events.exceptions import Invalid
 
 NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 NAME_RULE = (
@@ -20,6 +22,22 @@ SHORTEST_LEASE, LONGEST_LEASE = timedelta(seconds=1), timedelta(days=1)
 def check_number(what: str, option: str, value: Any, low: int, high: int) -> Iterator[str]:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         yield f"{what} has {option}={value!r}, expected a whole number from {low:,} to {high:,}."
+
+
+def refuse_no_duration(what: str, value: Any) -> None:
+    """Invalid unless it is a timedelta: a number doesn't say of what."""
+    if not isinstance(value, timedelta):
+        raise Invalid(f"{what}={value!r}, expected a timedelta, like timedelta(seconds=5).")
+
+
+def refuse_no_id(what: str, value: Any, *, instead: str = "") -> None:
+    """Invalid for what is no id of an event and can't be made one, like an address; Django's own texts are let through.
+
+    An expression of a query may stand for one.
+    """
+    is_id = isinstance(value, int) or (isinstance(value, str) and value.isascii() and value.isdigit())
+    if not is_id and not hasattr(value, "resolve_expression"):
+        raise Invalid(f"{what}={value!r}, expected the id of an event, like 1042 of orders/1042. {instead}".rstrip())
 
 
 def is_storable(text: Any) -> bool:
@@ -47,6 +65,23 @@ def texts(given: Sequence[str] | None) -> tuple[str, ...] | None: ...
 def texts(given: Sequence[str] | None) -> tuple[str, ...] | None:
     """What a declaration is given as texts. A single text is taken as a sequence of one, not of its letters."""
     return None if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+def names_of(topics: Iterable[object]) -> tuple[str, ...]:
+    """The names of declared topics, or of those that are named; Invalid for what is neither, like a list of them."""
+    for one in topics:
+        if isinstance(one, Iterable) and not isinstance(one, str):
+            raise Invalid(f"A topic is {one!r:.200}, expected a declared topic or its name. Give each as an argument.")
+    return tuple(str(one) for one in topics)
+
+
+def named(given: Any) -> tuple[tuple[str, str], ...]:
+    """A mapping in a declaration as pairs. What is none is kept as it is, for the check that says so."""
+    if given is None:
+        return ()
+    if isinstance(given, Mapping):
+        return tuple(given.items())
+    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
 
 
 def rest_is_last(text: str) -> bool:

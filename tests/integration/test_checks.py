@@ -74,6 +74,18 @@ def test_a_key_that_does_not_exist_comes_with_a_suggestion():
     ]
 
 
+def test_a_hook_that_can_not_be_called_is_told_before_there_is_a_problem():
+    hooks = ["mail_admins", "https://hooks.example.com/secret", "shop.nowhere.page", "os.sep", "os.getpid"]
+    with override_settings(DJANGO_EVENTS={"NOTIFY": hooks}):
+        told = [(message.id, message.msg) for message in ours()]
+
+    assert [identity for identity, _ in told] == ["django_events.W002"] * 2
+    assert "names 'shop.nowhere.page', which can't be called: ModuleNotFoundError" in told[0][1]
+    assert told[1][1].endswith("names 'os.sep', which can't be called: It is '/', not a function.")
+    with override_settings(DJANGO_EVENTS={"NOTIFY": ["nothing"]}):
+        assert [message.id for message in ours()] == ["django_events.E002"]
+
+
 @override_settings(DJANGO_EVENTS={7: 1})
 def test_a_key_that_is_no_text_does_not_exist_either():
     assert [message.msg for message in ours()] == ["DJANGO_EVENTS has no key 7."]

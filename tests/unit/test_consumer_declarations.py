@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import FrozenInstanceError, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -359,6 +360,60 @@ def test_what_can_not_be_called_is_refused(handler):
     assert list(consumer("orders", name="billing")(handler).problems()) == [
         f"{WHAT} has the handler {handler!r}, expected a function."
     ]
+
+
+def takes_nothing(): ...
+
+
+def takes_two(event, topic): ...
+
+
+def yields(event):
+    yield event
+
+
+async def yields_async(event):
+    yield event
+
+
+class Billing:
+    """A class that is made of an event, and handles none."""
+
+    def __init__(self, event):
+        self.event = event
+
+    def bill(self, event): ...
+
+    def __call__(self, event): ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "why"),
+    [
+        (takes_nothing, "which takes (), expected a function of event"),
+        (takes_two, "which takes (event, topic), expected a function of event"),
+        (Billing.bill, "which takes (self, event), expected a function of event"),
+        (yields, "expected a function without yield: to call a generator does nothing"),
+        (yields_async, "expected a function without yield: to call a generator does nothing"),
+        (Billing, "expected a function: to call a class only makes one of it"),
+    ],
+)
+def test_a_handler_that_would_fail_on_each_event_or_do_nothing_is_refused(handler, why):
+    [problem] = consumer("orders", name="billing")(handler).problems()
+    assert problem == f"{WHAT} has the handler {handler!r}, {why}."
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [handle, print, Billing(1), Billing(1).bill, partial(takes_two, topic="orders"), lambda *events, **options: None],
+)
+def test_whatever_can_be_called_with_an_event_is_a_handler(handler):
+    assert not list(consumer("orders", name="billing")(handler).problems())
+
+
+def test_a_list_of_topics_is_refused_where_it_is_declared():
+    with pytest.raises(Invalid, match=r"expected a declared topic or its name. Give each as an argument"):
+        consumer(["orders", "payments"], name="billing")
 
 
 def test_what_is_wrong_with_a_backoff_is_said_with_its_consumer():

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from django_events.declarations import DeclaredRollUp
+from django_events.declarations.limits import named
 from django_events.deriving.rolling_up import RollUpFold
 
 pytestmark = pytest.mark.requirement("H3")
@@ -56,6 +57,8 @@ def test_one_that_says_everything_is_right():
         ({"sums": (("count", "$.total"),)}, "none of bucket, count, skipped"),
         ({"sums": (("Revenue", "$.total"),)}, "expected small letters"),
         ({"sums": (("store", "$.a"),), "by": (("store", "$.b"),)}, "the name 'store' twice"),
+        ({"by": ("store",)}, "by=('store',), expected jsonpaths by name"),
+        ({"sums": (7,)}, "sums=(7,), expected jsonpaths by name"),
         ({"groups": 0}, "groups=0"),
         ({"groups": 10**7}, "expected a whole number from 1 to 1,000,000"),
         ({"retention": timedelta(0)}, "expected a timedelta above zero"),
@@ -77,3 +80,8 @@ def test_what_is_declared_otherwise_is_named():
     before, now = declared(sums=(("a", "$.a"),)), declared(sums=(("b", "$.b"),), every=timedelta(hours=1))
     assert now.differs_from(before.made_by) == 'every=3600.0 instead of 60.0, sums={"b": "$.b"} instead of {"a": "$.a"}'
     assert now.differs_from(now.made_by) == ""
+
+
+@pytest.mark.parametrize(("given", "kept"), [(["store"], ("store",)), ("store", ("store",)), (7, (7,)), (None, ())])
+def test_what_is_no_mapping_is_kept_for_the_check(given, kept):
+    assert named(given) == kept

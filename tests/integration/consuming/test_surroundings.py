@@ -136,7 +136,9 @@ async def _generate(event):
     yield event
 
 
-@pytest.mark.parametrize("handler", [_generate, lambda event: _Awaitable()], ids=["async generator", "awaitable"])
+@pytest.mark.parametrize(
+    "handler", [lambda event: _generate(event), lambda event: _Awaitable()], ids=["async generator", "awaitable"]
+)
 def test_a_handler_that_has_done_nothing_yet_has_failed(things, make_consumer, handler):
     reader = make_consumer(things, handler=handler, retry=ONE_ATTEMPT)
     fill(things, 1)

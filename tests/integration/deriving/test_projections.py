@@ -565,6 +565,7 @@ def found(*ids):
         ({"into": Elsewhere}, "other code makes"),
         ({"into": Together}, "several columns"),
         ({"into": "projecting_app.Nothing"}, "no model of an installed app"),
+        ({"into": "CustomerTotal"}, "no model of an installed app: expected one like 'shop.CustomerTotal'"),
         ({"into": int}, "expected a model that has a table"),
     ],
 )
