@@ -37,6 +37,9 @@ def named(database: str | None) -> str:
     return using
 
 
+READ_ONLY = "is a standby, or read-only by default: point the alias at the primary, or promote it."
+
+
 def add_databases(parser: CommandParser, *, several: str = "") -> None:
     """The options that say where: --database, which may be repeated, and --all-databases."""
     parser.add_argument(
@@ -65,6 +68,8 @@ def explained(using: str) -> Iterator[None]:
                 said = rows_hidden(connections[using].settings_dict["USER"], error)
             case sql.ErrorKind.FORBIDDEN:
                 said = rights_missing(connections[using].settings_dict["USER"], error)
+            case sql.ErrorKind.READ_ONLY:
+                said = f"It {READ_ONLY} {sql.said(error)}"
             case _:
                 said = sql.said(error)
         raise CommandError(f"Working on {using!r} failed. {said}", returncode=Exit.FAILED) from error

@@ -3,11 +3,22 @@
 import sys
 from argparse import SUPPRESS
 from collections.abc import Collection
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_events.exceptions import did_you_mean
 from django_events.workers.loop import Exit
+
+
+class SubcommandParser(CommandParser):
+    """Says itself which arguments it doesn't know: the parser in front of it would show how to call that."""
+
+    def parse_known_args(self, *args: Any, **options: Any) -> Any:
+        found, unknown = super().parse_known_args(*args, **options)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
 
 def common(base: BaseCommand, command: str) -> CommandParser:

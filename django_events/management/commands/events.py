@@ -12,7 +12,7 @@ from django_events.management.events.subcommand import with_joined_times, wrong_
 from django_events.management.following import follow_log
 from django_events.management.reporting import show
 from django_events.management.several import report_of_each
-from django_events.management.subcommands import common, refuse_unknown
+from django_events.management.subcommands import SubcommandParser, common, refuse_unknown
 from django_events.management.watching import watch
 from django_events.workers.loop import Exit
 
@@ -26,8 +26,10 @@ class Command(_Unchecked):
     help = "Look at events and consumers, and repair what went wrong."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        subparsers = parser.add_subparsers(title="subcommands", dest="subcommand", metavar="SUBCOMMAND")
-        parent = common(_Unchecked(), "events")
+        subparsers = parser.add_subparsers(
+            title="subcommands", dest="subcommand", metavar="SUBCOMMAND", parser_class=SubcommandParser
+        )
+        parent: Any = common(_Unchecked(), "events")
         for subcommand in ALL:
             own = subparsers.add_parser(
                 subcommand.name,

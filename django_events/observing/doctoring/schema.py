@@ -10,9 +10,10 @@ from django.db.migrations.executor import MigrationExecutor
 
 from django_events import models, sql
 from django_events.observing.doctoring.database import Database
-from django_events.observing.findings import Finding, error, ok, warning
+from django_events.observing.findings import Finding, error, ok, unknown, warning
 from django_events.phrases import count
 from django_events.publishing.capture import Capture
+from django_events.sql.search_path import tables_missing
 
 SQL = sql.beside(__name__)
 
@@ -114,6 +115,9 @@ def functions(database: Database) -> Iterator[Finding]:
         digests=list(EXPECTED.values()),
         called=list(FUNCTIONS),
     )
+    if wrong and _is_empty(database):
+        yield unknown(tables_missing(database.using))
+        return
     for signature, there, may_call in wrong:
         seen = {"function": signature}
         if not there:
@@ -135,6 +139,9 @@ def triggers(database: Database) -> Iterator[Finding]:
     """Are those of the log, and those that capture() declares, installed and enabled?"""
     registered: Any = pgtrigger.registered()
     ours = [(model, one) for model, one in registered if model is models.Event or isinstance(one, Capture)]
+    if _is_empty(database):
+        yield unknown(tables_missing(database.using))
+        return
     good = 0
     for model, trigger in ours:
         table = model._meta.db_table
@@ -153,6 +160,12 @@ def triggers(database: Database) -> Iterator[Finding]:
             good += 1
     if good == len(ours):
         yield ok(f"{count(good, 'trigger')}, all installed and enabled.", triggers=good)
+
+
+def _is_empty(database: Database) -> bool:
+    """Whether nothing is there because `migrate` never ran: then each thing that is missing has the same remedy."""
+    [[has_tables]] = sql.fetch(database.using, SQL.has_tables)
+    return not has_tables
 
 
 def _lost(model: type[Any]) -> str:

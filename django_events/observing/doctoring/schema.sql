@@ -1,3 +1,10 @@
+-- name: has_tables
+-- Whether this session finds the tables of ours, whatever its role may do with them.
+--
+-- Relies on: the catalog's own indexes.
+SELECT to_regclass('django_events_topic') IS NOT NULL
+
+
 -- name: wrong_functions
 -- Which of these functions are not there, not for this role, or not those that this version made.
 --

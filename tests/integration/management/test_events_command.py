@@ -39,6 +39,7 @@ from django_events.publishing.clocks import sync as sync_clocks
 from django_events.statements import log_table
 from testproject.shop.models import Product
 from tests.support.fix_consumers import dead_letters, lease_of, position_of, positions, reached, run_once, serve_due
+from tests.support.fix_database import alias as named_alias
 from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -1531,6 +1532,24 @@ def test_an_unknown_subcommand_is_wrong_usage(events: Run, arguments: list[str],
 
 
 @pytest.mark.slow
+def test_an_argument_too_many_is_told_with_the_usage_of_the_subcommand(events: Run) -> None:
+    answer = events("verify", "orders")
+
+    assert answer.code == 2
+    assert answer.err.startswith("usage: manage.py events verify ")
+    assert answer.err.rstrip().endswith("manage.py events verify: error: unrecognized arguments: orders")
+
+
+def test_a_database_that_is_read_only_is_told_with_the_way_out(events: Run, things, make_consumer) -> None:
+    make_consumer(things, handler=print)
+    options = {**connection.settings_dict["OPTIONS"], "options": "-c default_transaction_read_only=on"}
+    with named_alias(OPTIONS=options):
+        answer = events("pause", "reader", "--reason", "a failover", "--database", "other")
+
+    assert answer.code == 1
+    assert "is a standby, or read-only by default: point the alias at the primary, or promote it." in answer.err
+
+
 def test_an_unknown_format_is_wrong_usage(events: Run) -> None:
     answer = events("status", "--format", "yaml")
 

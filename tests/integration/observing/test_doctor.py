@@ -198,6 +198,15 @@ def test_a_database_that_is_away_is_said_in_one_line(doctor):
     assert "Traceback" not in text
 
 
+def test_a_database_that_was_never_migrated_has_one_remedy():
+    """To restore functions from a backup, or to install triggers, would be the wrong advice for each of them."""
+    with begun_with(search_path="pg_catalog") as using:
+        findings = [*schema.functions(Database(using)), *schema.triggers(Database(using))]
+
+    assert [one.severity for one in findings] == ["unknown", "unknown"]
+    assert all("run: manage.py migrate --database other" in one.what for one in findings)
+
+
 def test_a_role_without_rights_gets_what_it_may_see(well):
     run("DROP ROLE IF EXISTS doctor_stranger")
     run("CREATE ROLE doctor_stranger LOGIN PASSWORD 'x'")
