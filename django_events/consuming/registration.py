@@ -122,7 +122,9 @@ def adapt(using: str, declared: declarations.DeclaredConsumer, topic: models.Top
         _add_positions(using, row, start - 1)
         layouts.arrange(using, row)
         wait_again(using, row)
-        return [f"Consumer {row}: registered, begins at {start}."]
+        is_other = isinstance(declared.start, int) and start != declared.start
+        why = f", the end of the log that is nearer to {declared.start}" if is_other else ""
+        return [f"Consumer {row}: registered, begins at {start}{why}."]
     _refuse_other_mode(using, row, declared)
     differing = [name for name, value in described.items() if _differ(getattr(row, name), value)]
     changes = [

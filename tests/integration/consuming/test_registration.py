@@ -111,6 +111,14 @@ def test_registering_is_said_in_a_line_and_again_changes_nothing(things, make_co
 
 
 @pytest.mark.requirement("E12")
+def test_the_line_says_that_the_log_does_not_have_the_id_to_begin_at(things, make_consumer):
+    make_consumer(things, handler=print, start=500)
+    Consumer.objects.filter(name="reader").delete()
+
+    assert sync() == ["Consumer reader of things: registered, begins at 1, the end of the log that is nearer to 500."]
+
+
+@pytest.mark.requirement("E12")
 def test_a_consumer_that_is_not_declared_any_more_stays(things, make_consumer):
     consumers.discard(make_consumer(things, handler=print))
 
