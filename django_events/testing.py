@@ -26,6 +26,7 @@ from django_events.bridges.inboxes.source_promises import check_source
 from django_events.bridges.relays.target_promises import check_target
 from django_events.consuming.children import children_left_behind
 from django_events.consuming.handlers import BoundHandler, broken
+from django_events.declarations.limits import refuse_no_duration
 from django_events.drafts import UNSET, Draft
 from django_events.event_columns import BUFFERED
 from django_events.exceptions import Invalid, InvalidEvent, Refused
@@ -148,6 +149,7 @@ def drain(
 
     Inside a transaction it works in that one and commits nothing; in autocommit in transactions of its own.
     """
+    refuse_no_duration("drain() has ahead", ahead)
     using = writable(using)
     chosen = list(dict.fromkeys(declarations.consumers.get(one) for one in consumers))
     for one in chosen:

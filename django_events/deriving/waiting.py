@@ -22,6 +22,7 @@ from django.db import connections
 from psycopg.pq import TransactionStatus
 
 from django_events.declarations import DeclaredConsumer, DeclaredTopic
+from django_events.declarations.limits import refuse_no_duration
 from django_events.deriving.lookout import lookout_of
 from django_events.deriving.passed import Wait, look, prepare
 from django_events.drafts import Receipt
@@ -46,6 +47,7 @@ def wait_for(
     reads. NotSeen says which one hasn't passed what in time, or gave up on it, or is paused or stopped. It writes
     nothing, so repeating it waits again.
     """
+    refuse_no_duration("wait_for() has timeout", timeout)
     for wait in _begun(published, consumers, using):
         finish(wait, timeout)
 
@@ -57,6 +59,7 @@ async def await_for(
     using: str | None = None,
 ) -> None:
     """`wait_for` for async code: it keeps no thread while it waits."""
+    refuse_no_duration("await_for() has timeout", timeout)
     for wait in await sync_to_async(_begun)(published, consumers, using):
         await afinish(wait, timeout)
 

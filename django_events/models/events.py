@@ -13,6 +13,7 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations, sql
+from django_events.declarations.limits import refuse_no_id
 from django_events.event_columns import EVENT
 from django_events.exceptions import EventExpired, Invalid
 from django_events.models.databases import databases as holding_topics
@@ -41,6 +42,7 @@ class EventQuerySet(TopicQuerySet["Event"]):
         Event.DoesNotExist if there is none; it is an EventExpired too if there was one, which retention or compaction
         removed.
         """
+        refuse_no_id("id", id)
         try:
             return self.of(topic).get(id=id)
         except self.model.DoesNotExist:
@@ -48,6 +50,7 @@ class EventQuerySet(TopicQuerySet["Event"]):
 
     def since(self, topic: declarations.DeclaredTopic | str, id: int = 0) -> "EventQuerySet":
         """What comes after an id, oldest first. Slice it: a log can be long."""
+        refuse_no_id("id", id, instead="What was logged since a time is Event.objects.between(topic, start).")
         return self.of(topic).filter(id__gt=id).order_by("id")
 
     def between(

@@ -83,6 +83,11 @@ def _locked(dead_letters: Letters) -> Iterator[tuple[str, list[DeadLetter]]]:
         using, ids = given.db, list(given.values_list("pk", flat=True))
     else:
         given = list(given)
+        if wrong := [one for one in given if not isinstance(one, DeadLetter)]:
+            raise Invalid(
+                f"{wrong[0]!r:.200} is no dead letter. Expected rows of DeadLetter, like "
+                "DeadLetter.objects.filter(consumer__name='billing')."
+            )
         using = (given[0]._state.db if given else None) or router.db_for_write(DeadLetter)
         ids = [letter.pk for letter in given]
     with bounded(using, "One of these dead letters, or its delivery,"):

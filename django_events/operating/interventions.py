@@ -18,7 +18,7 @@ def record(
     details |= {"reason": reason} if reason else {}
     who = by or this_user()
     about = {"database": using, "consumer": row.name, "topic": row.topic.name, "action": action, "by": who}
-    logger.info("Consumer %s: %s by %s. %s", row, action, who, details or "", extra=about)
+    logger.info("Consumer %s: %s by %s.%s", row, action, who, _told(details), extra=about)
     return _recorded(using, row.topic, action, by=who, consumer=row.name, details=details)
 
 
@@ -29,7 +29,7 @@ def record_of_topic(
     details |= {"reason": reason} if reason else {}
     who = by or this_user()
     about = {"database": using, "topic": row.name, "action": action, "by": who}
-    logger.info("Topic %s: %s by %s. %s", row, action, who, details or "", extra=about)
+    logger.info("Topic %s: %s by %s.%s", row, action, who, _told(details), extra=about)
     return _recorded(using, row, action, by=who, consumer="", details=details)
 
 
@@ -40,8 +40,12 @@ def record_of_database(
     details |= {"reason": reason} if reason else {}
     who = by or this_user()
     about = {"database": using, "action": action, "by": who}
-    logger.info("Database %s: %s by %s. %s", using, action, who, details or "", extra=about)
+    logger.info("Database %s: %s by %s.%s", using, action, who, _told(details), extra=about)
     return models.Intervention.objects.using(using).create(by=who[:200], action=action, details=details)
+
+
+def _told(details: dict[str, Any]) -> str:
+    return f" {details}" if details else ""
 
 
 def _recorded(

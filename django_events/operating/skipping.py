@@ -21,6 +21,7 @@ from django_events.consuming.fingerprints import alike
 from django_events.consuming.leases import end_holder
 from django_events.consuming.registered import Named, refuse_several, registered
 from django_events.consuming.subscriptions import judged
+from django_events.declarations.limits import refuse_no_id
 from django_events.exceptions import Invalid, Refused
 from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
@@ -77,6 +78,7 @@ def skip(
     """
     if not reason.strip():
         raise Invalid("An event is skipped for a reason: reason is empty.")
+    refuse_no_id("event_id", event_id)
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
     refuse_queries(rows)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import NoReturn, cast
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, connections, router, transaction
 
 from django_events import sql, telemetry
@@ -29,6 +30,10 @@ from django_events.sql.search_path import tables_missing
 SQL = sql.beside(__name__)
 has_its_context(SQL.publish, SQL.publish_value, SQL.publish_later_or_once)
 
+ASYNC_TWIN = (
+    "You cannot call this from an async context - await its async twin, like apublish(), or use sync_to_async. "
+    "Nothing was done."
+)
 # Characters of JSON: what may have more than 4,000 bytes as jsonb, which the function would look through.
 LARGE = 2_000
 # What the SQL functions raise for an event that they refuse.
@@ -54,6 +59,8 @@ def store_one(using: str, topic: DeclaredTopic, event: Encoded) -> Receipt:
         rows = _stored(using, topic, event)
     except DatabaseError as error:
         _raise_explained(error, using, topic)
+    except SynchronousOnlyOperation as error:
+        raise SynchronousOnlyOperation(ASYNC_TWIN) from error
     if not rows:
         return Receipt(topic.name, None, new=False, using=using)
     [[ticket, since, until]] = rows
@@ -181,6 +188,8 @@ def explained(using: str, topic: DeclaredTopic) -> Iterator[None]:
         yield
     except DatabaseError as error:
         _raise_explained(error, using, topic)
+    except SynchronousOnlyOperation as error:
+        raise SynchronousOnlyOperation(ASYNC_TWIN) from error
 
 
 def _raise_explained(error: DatabaseError, using: str, topic: DeclaredTopic) -> NoReturn:

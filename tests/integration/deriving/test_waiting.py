@@ -722,3 +722,10 @@ def test_a_wait_is_about_the_tables_that_its_caller_sees(things):
             cursor.execute("RESET search_path")
             cursor.execute("DROP SCHEMA tenant CASCADE")
     wait_for(receipt)
+
+
+def test_a_number_is_no_time_to_wait(things):
+    with pytest.raises(Invalid, match=r"timeout=1, expected a timedelta, like timedelta\(seconds=5\)"):
+        wait_for(things, timeout=1)
+    with pytest.raises(Invalid, match="timeout=1, expected a timedelta"):
+        asyncio.run(await_for(things, timeout=1))

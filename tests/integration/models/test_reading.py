@@ -486,3 +486,10 @@ def test_a_topic_is_looked_up_where_its_events_are_read(replica, orders):
         assert Event.objects.using("default").at(orders, 7).value == 7
         with pytest.raises(UnknownName, match=r'There is no topic "things" in this database.*--database replica'):
             Event.objects.at("things", 1)
+
+
+@pytest.mark.parametrize("given", ["things/7", "x", None, datetime(2026, 1, 1, tzinfo=UTC), 1.5])
+def test_what_is_no_id_is_said(things, given):
+    for read in (Event.objects.since, Event.objects.at):
+        with pytest.raises(Invalid, match="expected the id of an event, like 1042 of orders/1042"):
+            read(things, given)

@@ -8,7 +8,7 @@ from django.db import connection, transaction
 
 from django_events import Backoff, Draft, declarations, models, publish_many
 from django_events.consuming.queues.filling import fill_some
-from django_events.exceptions import InUse, LeaseLost, Refused, UnknownName
+from django_events.exceptions import InUse, Invalid, LeaseLost, Refused, UnknownName
 from django_events.operating import retrying, skipping
 from django_events.operations import lag, pause, redrive, resume, retry_now, rewind, skip, unregister
 from django_events.statements import log_table
@@ -709,3 +709,16 @@ def test_nothing_is_doubled_or_lost_when_many_skip_beside_workers(things, make, 
     assert len(interventions("skip")) == position_of(consumer).dead_lettered == len(done)
     assert position_of(consumer).handled == events - len(done)
     assert lag(consumer) == 0
+
+
+def test_an_address_is_no_id_to_skip(things, make_consumer):
+    make_consumer(things, handler=print)
+
+    with pytest.raises(Invalid, match=r"event_id='things/7', expected the id of an event, like 1042 of orders/1042"):
+        skip("reader", "things/7", reason="by its address")
+
+
+@pytest.mark.parametrize("given", ["reader", ["things/7"]])
+def test_what_is_no_dead_letter_is_not_redriven(given):
+    with pytest.raises(Invalid, match=r"is no dead letter\. Expected rows of DeadLetter"):
+        redrive(given)

@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, IntegrityError, OperationalError, connection, models, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import override_settings
@@ -789,3 +790,17 @@ def test_a_caught_error_of_the_database_does_not_look_like_a_commit(things, many
             publish_many(things, [Draft(value=1)]) if many else publish(things, 1)
         with pytest.raises(TransactionManagementError):
             Event.objects.count()
+
+
+@committing
+def test_async_code_is_told_of_the_async_twin(things):
+    async def view():
+        with pytest.raises(SynchronousOnlyOperation, match=r"await its async twin, like apublish\(\)"):
+            publish(things, 1)
+        with pytest.raises(SynchronousOnlyOperation, match="async twin"):
+            publish_many(things, [Draft(value=1)])
+        await apublish(things, 2)
+
+    asyncio.run(view())
+    transfer_all()
+    assert log_values(things) == [2]

@@ -343,3 +343,8 @@ def test_another_session_is_not_waited_for_for_ever(things, connect, monkeypatch
 
     with pytest.raises(AssertionError, match=r"Another session keeps drain\(\) from (moving|serving)"):
         drain()
+
+
+def test_a_number_is_no_time_ahead():
+    with pytest.raises(Invalid, match=r"drain\(\) has ahead=3, expected a timedelta"):
+        drain(ahead=3)
