@@ -152,6 +152,27 @@ class WrittenJson(str):
     """A value that is JSON already. What makes one has checked that it is; it is no public name."""
 
 
+def _told_place(field: str, value: Any) -> str:
+    """Where in a value the first thing is that JSON has no text for; empty where that is all of it, or is not found."""
+    try:
+        path = _path_of_wrong(value)
+    except RecursionError:  # it is in itself
+        return ""
+    return f" It is {field}{path}." if path else ""
+
+
+def _path_of_wrong(value: Any) -> str | None:
+    if isinstance(value, dict | list | tuple):
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        paths = ((name, _path_of_wrong(one)) for name, one in inner)
+        return next((f"[{name!r:.100}]{path}" for name, path in paths if path is not None), None)
+    try:
+        _encode_distinct(value)
+    except (TypeError, ValueError):
+        return ""
+    return None
+
+
 def to_json(field: str, value: Any) -> str:
     """Encode a JSON value as Django does (dates, Decimals, UUIDs), refusing what jsonb can't hold."""
     try:
@@ -161,7 +182,7 @@ def to_json(field: str, value: Any) -> str:
     except (TypeError, ValueError) as error:
         if "int_max_str_digits" in str(error):
             raise InvalidEvent(_too_long(field)) from error
-        raise InvalidEvent(f"{field} can't be written as JSON: {error}.") from error
+        raise InvalidEvent(f"{field} can't be written as JSON: {error}.{_told_place(field, value)}") from error
     if len(text) > MOST_DIGITS and _DIGITS.search(text):
         _check_digits(field, text)
     if text.count("[") + text.count("{") > DEEPEST and _may_be_deep(text):

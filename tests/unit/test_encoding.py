@@ -208,7 +208,25 @@ def test_values_that_json_has_not_are_refused(value):
     message = refusal(value)
 
     assert message.startswith("value can't be written as JSON: Object of type ")
-    assert message.endswith("is not JSON serializable.")
+    assert message.removesuffix(" It is value['a'].").endswith("is not JSON serializable.")
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"id": 7, "lines": [{"sku": "a"}, {"sku": {1}}]}, " It is value['lines'][1]['sku']."),
+        (({"a": 1}, b"x"), " It is value[1]."),
+        ({7: object()}, " It is value[7]."),
+        ([float("nan")], " It is value[0]."),
+    ],
+)
+def test_it_is_said_where_in_a_value_that_is(value, place):
+    assert refusal(value).endswith(place)
+
+
+@pytest.mark.parametrize("value", [{1}, {(1, 2): 1}, {1: 1, "1": 2}])
+def test_no_place_is_said_of_what_is_the_whole_value_or_a_key(value):
+    assert "It is" not in refusal(value)
 
 
 @pytest.mark.parametrize("key", [(1, 2), b"a", date(2026, 1, 1), UUID(int=0)])
