@@ -175,7 +175,9 @@ class DeclaredConsumer(Operable):
             if self.max_wait is not None:
                 yield f"{what} has max_wait without min_batch, so there is nothing to wait for."
             return
-        if not isinstance(self.batch_size, int) or self.min_batch > self.batch_size:
+        if self.batch_size is None:
+            yield f"{what} has min_batch={self.min_batch!r} without batch_size, so it takes events one by one."
+        elif not isinstance(self.batch_size, int) or self.min_batch > self.batch_size:
             yield f"{what} has min_batch={self.min_batch!r}, expected at most batch_size, which is {self.batch_size!r}."
         if self.max_wait is None:
             yield f"{what} has min_batch without max_wait, so a few events would wait for ever. Say how long at most."

@@ -82,7 +82,7 @@ def _locked(dead_letters: Letters) -> Iterator[tuple[str, list[DeadLetter]]]:
     if isinstance(given, QuerySet):
         using, ids = given.db, list(given.values_list("pk", flat=True))
     else:
-        given = list(given)
+        given = [given] if isinstance(given, str) else list(given)
         if wrong := [one for one in given if not isinstance(one, DeadLetter)]:
             raise Invalid(
                 f"{wrong[0]!r:.200} is no dead letter. Expected rows of DeadLetter, like "

@@ -242,7 +242,7 @@ def test_a_batch_that_waits_for_more_than_it_may_hold_is_refused():
         f"{WHAT} has min_batch=6, expected at most batch_size, which is 5."
     ]
     assert problems_of(min_batch=2, max_wait=wait) == [
-        f"{WHAT} has min_batch=2, expected at most batch_size, which is None."
+        f"{WHAT} has min_batch=2 without batch_size, so it takes events one by one."
     ]
 
 
