@@ -15,6 +15,7 @@ from django.db import connections, transaction
 from django.db import models as django_models
 
 from django_events import models, sql
+from django_events.consuming import log_positions
 from django_events.consuming.failures import summary_of
 from django_events.consuming.registered import registered
 from django_events.declarations import DeclaredProjection
@@ -74,6 +75,13 @@ def as_of(
     until = {row.topic.name: at.get(row.topic.name, 0) for row in rows}
     if unknown := set(at) - set(until):
         raise Invalid(f"Projection {projection} doesn't read {', '.join(sorted(unknown))}.")
+    for row in rows:
+        last = log_positions.find(using, row.topic, "end") - 1
+        if until[row.topic.name] > last:
+            raise Refused(
+                f"Topic {row.topic} ends at {last}, so event {until[row.topic.name]} doesn't exist yet, and how a row "
+                f"is then can't be said. As it is now: {last}."
+            )
     folding = Folding(projection)
     wanted = folding.cleaned(key)
     dead = {row.topic.name: _dead(using, row) for row in rows}

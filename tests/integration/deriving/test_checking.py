@@ -154,6 +154,15 @@ def test_the_past_of_several_topics_is_named_for_each(make_topic, make_projectio
         projection.as_of({"stock": 1}, key="ada")
 
 
+def test_a_moment_that_is_to_come_is_refused(things, make_projection):
+    projection = make_projection(things, into=CustomerTotal, fold=add)
+    filled(things, projection, [order("ada", 1), order("ada", 4)])
+
+    assert projection.as_of(2, key="ada").orders == 2
+    with pytest.raises(Refused, match=r"ends at 2, so event 3 doesn't exist yet"):
+        projection.as_of(3, key="ada")
+
+
 def test_the_past_by_the_command(things, make_projection):
     projection = make_projection(things, into=CustomerTotal, fold=add)
     filled(things, projection, [order("ada", 1), order("ada", 4)])
