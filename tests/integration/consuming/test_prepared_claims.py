@@ -297,7 +297,7 @@ def test_what_can_not_be_read_with_it_is_settled_all_the_same(things, make_consu
 
 
 def test_a_worker_that_freezes_while_events_are_sent_to_it_has_locked_nothing(things, make_consumer, monkeypatch):
-    """The server sends more than fits between the two, so it waits for the worker, and does not come to the settling."""
+    """The server sends more than fits between the two, so it waits for the worker, and doesn't come to the settling."""
     size, execute, found = 10_000, psycopg.ClientCursor.execute, []
 
     def freeze(cursor, query, *arguments, **options):
