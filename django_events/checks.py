@@ -20,7 +20,15 @@ from django.utils.module_loading import import_string
 from django_events import conf, models, sql
 from django_events.consuming.registration import check_filter
 from django_events.contracts.chains import problems_of_chains, problems_of_clocks, problems_of_schemas
-from django_events.declarations import DeclaredProjection, DeclaredRelay, clocks, consumers, inboxes, registry
+from django_events.declarations import (
+    DeclaredInbox,
+    DeclaredProjection,
+    DeclaredRelay,
+    clocks,
+    consumers,
+    inboxes,
+    registry,
+)
 from django_events.exceptions import HandlerNotFound, Invalid, Refused, did_you_mean
 from django_events.models.buffer import writable
 from django_events.phrases import moment
@@ -122,6 +130,7 @@ def check_relays(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) 
 @register(Tags.compatibility)
 def check_inboxes(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
     topics, wrong = {topic.name for topic in registry}, set()
+    taken: dict[tuple[str, str], DeclaredInbox] = {}
     for inbox, problem in inboxes.problems():
         wrong.add(inbox.name)
         yield Error(problem, hint=f"It is declared at {inbox.declared_at}.", id="django_events.E020")
@@ -134,11 +143,43 @@ def check_inboxes(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any)
             )
         if inbox.name in wrong:
             continue
+        # A queue gives each message to one of them, and a transform may leave out what another inbox takes.
+        takes_all = inbox.transform is None and not getattr(inbox.source, "is_queue", False)
+        if takes_all and (other := taken.setdefault((str(inbox.source), inbox.topic), inbox)) is not inbox:
+            yield Error(
+                f"Inboxes {other.name!r} and {inbox.name!r} take the same source, {inbox.source}, into topic "
+                f"{inbox.topic!r}: each of its messages would become two events.",
+                hint=f"Leave one of them out. It is declared at {inbox.declared_at}.",
+                id="django_events.E020",
+            )
         try:
             inbox.source.check_installed()
         except Refused as error:  # a warning: it stops this inbox, and must not stop the others
             hint = "It will not be served; the others will."
             yield checks.Warning(f"Inbox {inbox.name!r} can't read: {error}", hint=hint, id="django_events.W002")
+
+
+@register(Tags.compatibility)
+def check_brokers(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    """A broker that the settings don't have. Where they have none, as in a process that only publishes, all is well."""
+    relays = [(f"Relay {one.name!r}", one.to, one.declared_at) for one in consumers if isinstance(one, DeclaredRelay)]
+    sources = [(f"Inbox {one.name!r}", one.source, one.declared_at) for one in inboxes]
+    known = _brokers()
+    for what, bridge, declared_at in [*relays, *sources]:
+        broker: object = getattr(bridge, "broker", None)
+        if known and isinstance(broker, str) and broker not in known:
+            yield checks.Warning(
+                f"{what} is of the broker {broker!r}, which DJANGO_EVENTS['BROKERS'] doesn't have.",
+                hint=f"{did_you_mean(broker, known)} It is declared at {declared_at}.",
+                id="django_events.W010",
+            )
+
+
+def _brokers() -> dict[str, Any]:
+    """The brokers in the settings; none where their value can't be used, which another check says."""
+    with suppress(Invalid):
+        return conf.settings.BROKERS
+    return {}
 
 
 @register(Tags.models)

@@ -4,14 +4,15 @@ import json
 from datetime import timedelta
 
 import pytest
+from django.core.checks import ERROR
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
-from django_events import Draft, declarations, redis_source, redis_stream
-from django_events.checks import check_inboxes
+from django_events import Draft, declarations, kafka, redis_source, redis_stream
+from django_events.checks import check_brokers, check_inboxes
 from django_events.exceptions import Refused, UnknownName
 from django_events.log.inventory import next_scheduled, waiting
 from django_events.models import Inbox, Intervention
@@ -189,6 +190,36 @@ def test_the_checks_name_what_is_wrong(things, make_inbox, redis):
         "Inbox 'lost' has batch_size=0, expected a whole number from 1 to 10,000.",
         "Inbox 'lost' is of topic 'thinks', which no installed app declares.",
     ]
+
+
+def test_a_check_finds_two_inboxes_that_would_double_a_source(things, make_inbox, redis):
+    make_inbox(things, source=redis_source("bank"))
+    assert list(check_inboxes()) == []
+    for name, transform in (("some", lambda message: None), ("all", None)):
+        declarations.inboxes.add(
+            declarations.DeclaredInbox(name=name, topic="things", source=redis_source("bank"), transform=transform)
+        )
+    try:
+        [found] = check_inboxes()
+    finally:
+        for inbox in [one for one in declarations.inboxes if one.name in ("some", "all")]:
+            declarations.inboxes.discard(inbox)
+    assert (found.id, found.level) == ("django_events.E020", ERROR)
+    assert "'things-in' and 'all' take the same source, redis bank, into topic 'things'" in found.msg
+
+
+def test_a_check_finds_a_broker_that_is_not_in_the_settings(things, make_inbox, make_relay, redis):
+    assert list(check_brokers()) == []
+    make_inbox(things, source=redis_source("bank", broker="rediz"))
+    make_relay(things, to=kafka("out", broker="redi"))
+    found = {one.msg: one.hint for one in check_brokers()}
+    assert list(found) == [
+        "Relay 'relay' is of the broker 'redi', which DJANGO_EVENTS['BROKERS'] doesn't have.",
+        "Inbox 'things-in' is of the broker 'rediz', which DJANGO_EVENTS['BROKERS'] doesn't have.",
+    ]
+    assert all("'redis'" in hint for hint in found.values())
+    with override_settings(DJANGO_EVENTS={}):  # a process that only publishes
+        assert list(check_brokers()) == []
 
 
 def test_run_inbox_once_takes_in_what_is_there_and_says_why_it_waits(things, make_inbox, redis, capsys):
