@@ -35,7 +35,7 @@ def refuse_no_id(what: str, value: Any, *, instead: str = "") -> None:
 
     An expression of a query may stand for one.
     """
-    is_id = isinstance(value, int) or (isinstance(value, str) and value.isascii() and value.isdigit())
+    is_id = hasattr(value, "__index__") or (isinstance(value, str) and value.isascii() and value.isdigit())
     if not is_id and not hasattr(value, "resolve_expression"):
         raise Invalid(f"{what}={value!r}, expected the id of an event, like 1042 of orders/1042. {instead}".rstrip())
 
