@@ -15,7 +15,7 @@ from django.apps import AppConfig, apps
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, router
-from django.utils.module_loading import import_string
+from django.utils.module_loading import import_string, module_has_submodule
 
 from django_events import conf, models, sql
 from django_events.consuming.registration import check_filter
@@ -47,6 +47,20 @@ WITHOUT_ENCRYPTION = {"disable", "allow", "prefer"}
 @register(Tags.compatibility)
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
     return [*_unknown_keys(), *_wrong_values()]
+
+
+@register(Tags.compatibility)
+def check_events_module(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    """A name of its own that no app has: then nothing is declared at all, and nothing else would say so."""
+    name = conf.events_module()
+    if name == conf.Settings.EVENTS_MODULE:  # a site may have declared nothing yet
+        return
+    if not any(module_has_submodule(app.module, name) for app in apps.get_app_configs() if app.module is not None):
+        yield checks.Warning(
+            f"DJANGO_EVENTS['EVENTS_MODULE'] is {name!r}, and no installed app has a module of that name.",
+            hint="No topic and no consumer is declared. Correct the name, or make the module in one of your apps.",
+            id="django_events.W011",
+        )
 
 
 @register(Tags.compatibility)

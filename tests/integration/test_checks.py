@@ -74,6 +74,12 @@ def test_a_key_that_does_not_exist_comes_with_a_suggestion():
     ]
 
 
+@pytest.mark.parametrize(("name", "told"), [("evnts", ["django_events.W011"]), ("events", []), ("apps", [])])
+def test_a_module_that_no_app_has_is_told(name, told):
+    with override_settings(DJANGO_EVENTS={"EVENTS_MODULE": name}):
+        assert ids() == told
+
+
 def test_a_hook_that_can_not_be_called_is_told_before_there_is_a_problem():
     hooks = ["mail_admins", "https://hooks.example.com/secret", "shop.nowhere.page", "os.sep", "os.getpid"]
     with override_settings(DJANGO_EVENTS={"NOTIFY": hooks}):
