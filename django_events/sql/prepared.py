@@ -118,12 +118,12 @@ class SharedSession:
                 asked = [cursor.mogrify(self._execute(cursor, one).text, given) for one, given in questions]
                 if last is not None:
                     asked.append(cursor.mogrify(last[0].text, last[1]))
+                self._give_up_oldest(cursor, asked_for=len(questions))
                 cursor.execute(";\n".join([SQL.by_index.text, *asked]).encode())
                 answers: list[Rows] = []
                 while cursor.nextset():
                     if cursor.rownumber is not None:  # rows; `description` would make an object of each column
                         answers.append(cursor.fetchall())
-                self._give_up_oldest(cursor)
                 return answers
         except DatabaseError as error:
             cut_details(error)
@@ -143,9 +143,12 @@ class SharedSession:
         cursor.execute(made.prepare.text.encode())
         self._executes[statement.text] = name, made.execute
 
-    def _give_up_oldest(self, cursor: "psycopg.ClientCursor[Any]") -> None:
-        """Behind the message, for all of its statements are needed at once, however many they are."""
-        while len(self._executes) > self._most:
+    def _give_up_oldest(self, cursor: "psycopg.ClientCursor[Any]", *, asked_for: int) -> None:
+        """In front of the message: an error behind it would say of what is committed that nothing of it is done.
+
+        All statements of the message are needed at once, however many they are. They are the newest.
+        """
+        while len(self._executes) > max(self._most, asked_for):
             _, (oldest, _) = self._executes.popitem(last=False)
             cursor.execute(SQL.deallocate.on(name=oldest).text.encode())
 

@@ -177,7 +177,7 @@ class PreparedClaim:
             reading = self._read_on, {"partition": self._partition, "position": position, "upper": upper}
             rows, settled = self._session.ask_each(reading, last=settle)
         except DatabaseError as error:
-            if sql.kind_of(error).of_server:
+            if sql.kind_of(error) is sql.ErrorKind.LOST:  # of any other error, the server has undone the message
                 raise
             return None
         return settled, rows if are_whole(rows) else None

@@ -296,6 +296,56 @@ def test_what_can_not_be_read_with_it_is_settled_all_the_same(things, make_consu
     assert (position.position, position.handled, position.token) == (8, 8, None)
 
 
+def test_what_was_handled_is_settled_where_reading_on_takes_too_long(things, make_consumer, together):
+    """The table is locked for a moment, and the site's limit for statements ends the reading."""
+    seen, other = [], connection.copy()
+
+    def handle(events):
+        seen.extend(event.value for event in events)
+        if seen[-1] == 1:
+            other.set_autocommit(False)
+            other.cursor().execute(f"LOCK TABLE {server._prepared.segment.table} IN ACCESS EXCLUSIVE MODE")
+            with connection.cursor() as cursor:
+                cursor.execute("SET statement_timeout = '300ms'")
+
+    server = batches_of(things, make_consumer, handle)
+    fill(things, *range(6))
+    try:
+        with pytest.raises(OperationalError, match="statement timeout"):
+            serve(server)
+    finally:
+        other.close()
+        connection.close()
+
+    assert together == [None]
+    assert seen == ["first", 0, 1]
+    position = position_of(server.subscription.consumer)
+    assert (position.position, position.handled) == (3, 3)
+
+
+def test_a_statement_that_is_given_up_and_was_forgotten_settles_nothing_twice(things, make_consumer, together):
+    """The session keeps one statement, so the one that reads on takes the place of the one that has claimed."""
+    seen = []
+
+    def handle(events):
+        seen.extend(event.value for event in events)
+        with connection.cursor() as cursor:
+            cursor.connection.pgconn.exec_(b"DEALLOCATE ALL")
+
+    session = SharedSession("default", most=1)
+    server = server_of(make_consumer(things, handler=handle, batch_size=2, transactional=False), session=session)
+    fill(things, "first")
+    assert serve(server) == 1
+    fill(things, *range(4))
+    while serve(server):
+        pass
+
+    assert seen == ["first", *range(4)]
+    assert together
+    position = position_of(server.subscription.consumer)
+    assert (position.position, position.handled) == (5, 5)
+
+
 def test_a_worker_that_freezes_while_events_are_sent_to_it_has_locked_nothing(things, make_consumer, monkeypatch):
     """The server sends more than fits between the two, so it waits for the worker, and doesn't come to the settling."""
     size, execute, found = 10_000, psycopg.ClientCursor.execute, []
