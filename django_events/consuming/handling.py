@@ -222,9 +222,10 @@ class Handling:
                 failure = replace(claim.judge(chunk[at], failed.error), seconds=failed.seconds)
                 self.on_failure(failure)
                 return passed + self._settle_failure(claim, failure, chunk[:at])
+            seconds = time.perf_counter() - began
             settlement = claim.settle_handled(chunk)
             claim.settled(settlement)
-            self._send(HandlingResult(settlement, chunk, time.perf_counter() - began))
+            self._send(HandlingResult(settlement, chunk, seconds))
             passed += len(chunk)
             if passed < len(events) and claim.is_careful(events[passed]):
                 break

@@ -12,6 +12,7 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import F
 
 from django_events import Draft, publish, publish_many
+from django_events.consuming import handling
 from django_events.consuming.handlers import BoundHandler, FailedAt
 from django_events.consuming.handling import log_failure
 from django_events.consuming.streams import leased_partitions
@@ -22,6 +23,7 @@ from django_events.exceptions import LeaseLost
 from django_events.models import DeadLetter, Position, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.operations import pause, resume
+from django_events.signals import event_handled
 from django_events.sql.prepared import SharedSession
 from django_events.statements import log_table
 from django_events.workers.loop import connect_for_work
@@ -344,6 +346,33 @@ def test_a_statement_that_is_given_up_and_was_forgotten_settles_nothing_twice(th
     assert together
     position = position_of(server.subscription.consumer)
     assert (position.position, position.handled) == (5, 5)
+
+
+def test_the_time_of_a_handler_is_without_that_of_reading_on(things, make_consumer, together, monkeypatch):
+    clock, told, settle_and_read = [0.0], [], PreparedClaim.settle_and_read
+
+    def take(seconds):
+        clock[0] += seconds
+
+    def slowly(*arguments):
+        take(seconds=100.0)
+        return settle_and_read(*arguments)
+
+    def note(seconds, **others):
+        told.append(seconds)
+
+    server = batches_of(things, make_consumer, lambda events: take(seconds=1.0))
+    fill(things, *range(6))
+    monkeypatch.setattr(PreparedClaim, "settle_and_read", slowly)
+    monkeypatch.setattr(handling.time, "perf_counter", lambda: clock[0])
+    event_handled.connect(note)
+    try:
+        assert serve(server) == 6
+    finally:
+        event_handled.disconnect(note)
+
+    assert len(together) == 2
+    assert told == [1.0] * 3
 
 
 def test_a_worker_that_freezes_while_events_are_sent_to_it_has_locked_nothing(things, make_consumer, monkeypatch):
