@@ -44,8 +44,8 @@ class KafkaBridge:
                 if is_of_its_batch(answers[index]):
                     alone, here = self._producer.answers_to([messages[index]])
                     answers[index] = alone[0] if alone else here
-                    if answers[index] is UNANSWERED:
-                        break
+                if answers[index] is not None and not is_of_its_batch(answers[index]):
+                    break  # it waits, so what is behind it would overtake it
             if (last := refused or unroutable) is not None:
                 answers.append(last)
             return self._judged(messages, answers)

@@ -154,13 +154,11 @@ class KafkaProducer:
                 again = partial(produce, to, message.body, message.key, headers=named, on_delivery=answered)
                 if (refused := self._refused(error, again)) is not None:
                     del answers[index:]
-                    self._wait(answers)
-                    return answers, refused
+                    return self._wait(answers), refused
             self._handed += 1
             if self._handed % ANSWERS_TAKEN == 0:
                 self.client.poll(0)
-        self._wait(answers)
-        return answers, None
+        return self._wait(answers), None
 
     def _refused(self, error: Exception, hand_over: Callable[[], None]) -> Any:
         """The error with which the client refuses a message; None if it takes it as soon as there is room.
@@ -180,21 +178,23 @@ class KafkaProducer:
                 error = another
         return error.args[0]
 
-    def _wait(self, answers: list[Any]) -> None:
-        """Until all is answered, or time is up.
+    def _wait(self, answers: list[Any]) -> list[Any]:
+        """The answers, when all is answered or time is up.
 
         The client tells errors only. So when time is up it gives up what is left, and what it says so of is not there.
+        It may say so later than this returns, and then it doesn't change what is returned.
         """
         deadline = time.monotonic() + self.seconds
         while (left := deadline - time.monotonic()) > 0:
             if not self.client.flush(min(left, 0.5)):
                 self._heard.clear()  # all is answered: what was heard before is over
-                return
+                return answers
         answered = list(answers)
         is_told = self.give_up()
-        for index, before in enumerate(answered):
-            if before is None and (answers[index] is not None or not is_told):
-                answers[index] = UNANSWERED
+        return [
+            UNANSWERED if before is None and (now is not None or not is_told) else now
+            for before, now in zip(answered, answers, strict=True)
+        ]
 
     def give_up(self) -> bool:
         """Leave out what is still waiting: the next one sends it. Returns whether the client has said what that is."""

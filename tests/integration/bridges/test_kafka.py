@@ -12,8 +12,9 @@ from django.test import override_settings
 from django_events import Backoff
 from django_events import kafka as kafka_topic
 from django_events.bridges.relays import kafka_producer
-from django_events.bridges.relays.answers import Unroutable
+from django_events.bridges.relays.answers import UNANSWERED, Unroutable
 from django_events.bridges.relays.relaying import Relaying
+from django_events.bridges.relays.targets import RelayMessage, Route
 from django_events.consuming.handlers import FailedAt
 from django_events.models import DeadLetter
 from django_events.operations import redrive
@@ -258,6 +259,17 @@ def ends_at(servers, topic):
         consumer.close()
 
 
+def sent_to(servers, topic):
+    """The addresses of what is in a topic, in its order."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "tests", "log_level": 0})
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    try:
+        messages = consumer.consume(ends_at(servers, topic), timeout=30)
+        return [dict(message.headers())["ce_id"].decode() for message in messages]
+    finally:
+        consumer.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE, 87])  # 87: INVALID_RECORD
 def test_a_record_batch_that_is_refused_makes_no_dead_letter_of_a_neighbour(things, make_relay, refusing, code):
@@ -271,6 +283,59 @@ def test_a_record_batch_that_is_refused_makes_no_dead_letter_of_a_neighbour(thin
     assert dead_letters(relay) == []
     assert position_of(relay).position == 5
     assert ends_at(servers, "good") == 5
+
+
+@pytest.mark.slow
+def test_what_is_sent_alone_overtakes_nothing_that_was_given_up(things, make_relay, refusing, monkeypatch):
+    """A broker lacks replicas for one record batch, and refuses the one behind it. Then it has its replicas again."""
+    library, cluster, servers = refusing
+    fill_topic(things, *range(2), key="k")
+    few = {"bootstrap.servers": servers, "timeout": 1.0, "batch.num.messages": 1, "retry.backoff.ms": 10}
+    lacking, too_large = confluent_kafka.KafkaError.NOT_ENOUGH_REPLICAS, confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE
+    codes = [lacking, too_large, *[lacking] * 1_000]
+    answers = (ctypes.c_int * len(codes))(*codes)
+    library.rd_kafka_mock_push_request_errors_array(cluster, ctypes.c_int16(0), ctypes.c_size_t(len(codes)), answers)
+    give_up = kafka_producer.KafkaProducer.give_up
+
+    def recover(producer):
+        told = give_up(producer)
+        library.rd_kafka_mock_clear_request_errors(cluster, ctypes.c_int16(0))
+        return told
+
+    monkeypatch.setattr(kafka_producer.KafkaProducer, "give_up", recover)
+    events = received()
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": few}}):
+        relaying = Relaying(make_relay(things, to=kafka_topic("good")))
+        with pytest.raises(FailedAt) as failed:
+            relaying(events)
+        assert failed.value.index == 0
+        assert "no answer in time" in str(failed.value.error)
+        relaying(events[failed.value.index :])
+        relaying.close()
+
+    assert sent_to(servers, "good") == ["things/1", "things/2"]
+
+
+@pytest.mark.slow
+def test_what_the_client_says_later_of_what_it_gave_up_changes_no_answer(refusing, monkeypatch):
+    library, cluster, servers = refusing
+    codes = [confluent_kafka.KafkaError.NOT_ENOUGH_REPLICAS] * 1_000
+    given = (ctypes.c_int * len(codes))(*codes)
+    library.rd_kafka_mock_push_request_errors_array(cluster, ctypes.c_int16(0), ctypes.c_size_t(len(codes)), given)
+
+    def silently(producer):
+        producer.client.purge(blocking=False)
+        return False
+
+    monkeypatch.setattr(kafka_producer.KafkaProducer, "give_up", silently)
+    address = {"id": "things/1", "source": "/things"}
+    message = RelayMessage(1, "things/1", Route("good"), "k", address, {"content-type": "text/plain"}, b"1")
+    producer = kafka_producer.KafkaProducer("kafka", {"bootstrap.servers": servers, "timeout": 1.0})
+    answers, refused = producer.answers_to([message])
+    assert len(producer.client)  # what it has to say
+    assert producer.client.flush(10) == 0
+
+    assert (answers, refused) == ([UNANSWERED], None)
 
 
 @pytest.mark.slow
