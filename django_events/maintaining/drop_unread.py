@@ -5,6 +5,7 @@ segment that a worker has in hand, so a slow handler keeps the segment for as lo
 """
 
 import logging
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -176,8 +177,11 @@ def _moved_positions(using: str, row: models.Consumer, topic: models.Topic, old:
             position.attempted, position.attempts, position.retry_at = None, 0, None
             position.failing_since = position.stopped_at = None
             position.error = ""
+        if position.token is not None:
+            # A worker died or froze with it: it would move the position back. The next one goes on carefully.
+            position.token = secrets.randbits(63)
         fields = ["position", "number", "attempted", "attempts", "retry_at", "failing_since", "stopped_at", "error"]
-        position.save(using=using, update_fields=fields)
+        position.save(using=using, update_fields=[*fields, "token"])
 
 
 def _tell(using: str, row: models.Consumer, loss: Loss) -> None:

@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from django_events import Backoff, Draft, models, publish_many
 from django_events.consuming import log_positions
 from django_events.consuming.registered import registered
-from django_events.exceptions import EventExpired, Refused
+from django_events.exceptions import EventExpired, LeaseLost, Refused
 from django_events.log import retention, segments
 from django_events.log.inventory import sizes
 from django_events.log.topics import sync
@@ -23,7 +23,15 @@ from django_events.models.functions import ClockTimestamp
 from django_events.operations import lag, pause, publish_again, redrive, rewind, unregister
 from django_events.signals import events_expired
 from django_events.statements import log_table
-from tests.support.fix_consumers import dead_letters, lease_of, position_of, positions, run_once, serve_lease
+from tests.support.fix_consumers import (
+    dead_letters,
+    expire_leases,
+    lease_of,
+    position_of,
+    positions,
+    run_once,
+    serve_lease,
+)
 from tests.support.fix_queues import deliveries, fill_topic, finish, pending, row_of, values
 from tests.support.fix_queues import expire as expire_lease
 from tests.support.fix_topics import transfer_all
@@ -406,6 +414,25 @@ def test_what_is_in_hand_is_waited_for(make_topic, make_consumer, monkeypatch, t
     assert seen == list(range(1, 251))
     assert expire_topic(topic) == (2, 200, None, None)
     assert told == []
+
+
+def test_a_worker_that_wakes_up_too_late_moves_nothing_back(make_topic, make_consumer, told):
+    topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
+    seen = []
+    reader = make_consumer(topic, handler=lambda event: seen.append(event.value), batch_size=None, transactional=False)
+    publish_range(topic, 250)
+    frozen = lease_of(reader)
+    events = frozen.read().events
+    expire_leases(reader)
+    assert expire_topic(topic) == (2, 200, None, None)
+    with pytest.raises(LeaseLost):
+        frozen.settle_handled(events[:50])
+
+    at = position_of(reader)
+    assert (at.position, at.number, at.handled) == (200, 200, 0)
+    run_once(reader)
+    assert seen == list(range(201, 251))
+    assert [said[3:6] for said in told] == [(1, 100, 100), (101, 200, 100)]
 
 
 def test_spark_is_told_and_its_position_left_alone(make_topic, told):
