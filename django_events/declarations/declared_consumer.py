@@ -87,9 +87,7 @@ class DeclaredConsumer(Operable):
     @property
     def package(self) -> str:
         """The package of the app that has the handler."""
-        handler = self.handler
-        while isinstance(handler, partial):
-            handler = handler.func
+        handler = _without_arguments(self.handler)
         if handler is None:
             return ""
         path = handler if isinstance(handler, str) else getattr(inspect.unwrap(handler), "__module__", None) or ""
@@ -139,7 +137,7 @@ class DeclaredConsumer(Operable):
                 yield f"{what} has handler={self.handler!r}, expected a path like 'shop.billing.bill'."
         elif callable(self.handler):
             if problem := self.wrong_handler(self.handler):
-                yield f"{what} has the handler {self.handler!r}, {problem}."
+                yield f"{what} has the handler {_without_arguments(self.handler)!r}, {problem}."
         elif not (self.is_for_claims and self.mode == "queue"):
             yield f"{what} has the handler {self.handler!r}, expected a function."
 
@@ -149,14 +147,14 @@ class DeclaredConsumer(Operable):
             return "expected a function: to call a class only makes one of it"
         if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
             return "expected a function without yield: to call a generator does nothing"
-        try:
-            signature = inspect.signature(handler)
+        try:  # A decorator may give more to what it wraps, so what that takes says nothing.
+            signature = inspect.signature(handler, follow_wrapped=False)
         except (TypeError, ValueError):  # of a function in C: it may take what it is given
             return ""
         try:
             signature.bind(*self.takes)
         except TypeError:
-            return f"which takes {signature}, expected a function of {', '.join(self.takes)}"
+            return f"which takes {_without_defaults(signature)}, expected a function of {', '.join(self.takes)}"
         return ""
 
     def _problems_of_topics(self, what: str) -> Iterator[str]:
@@ -249,3 +247,15 @@ class DeclaredConsumer(Operable):
                     yield f"{what} has {option}={getattr(self, option)!r}, which is for mode='queue'."
         if self.max_pending is not None:
             yield from check_number(what, "max_pending", self.max_pending, 1, MAX_PENDING)
+
+
+def _without_arguments(handler: Any) -> Any:
+    """A handler without what `partial` gives it, which may be a secret."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    return handler
+
+
+def _without_defaults(signature: inspect.Signature) -> inspect.Signature:
+    """The names that a function takes: what `partial` gives it is a default here."""
+    return inspect.Signature([one.replace(default=one.empty) for one in signature.parameters.values()])

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import FrozenInstanceError, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 
 import pytest
@@ -387,6 +387,14 @@ class Billing:
     def __call__(self, event): ...
 
 
+def with_topic(function):
+    @wraps(function)
+    def with_one_more(event):
+        return function(event, "orders")
+
+    return with_one_more
+
+
 @pytest.mark.parametrize(
     ("handler", "why"),
     [
@@ -403,9 +411,26 @@ def test_a_handler_that_would_fail_on_each_event_or_do_nothing_is_refused(handle
     assert problem == f"{WHAT} has the handler {handler!r}, {why}."
 
 
+def test_what_a_handler_is_given_beside_the_event_is_not_told():
+    """It may be a secret."""
+
+    def send(event, url, *, token): ...
+
+    [problem] = consumer("orders", name="billing")(partial(partial(send, "event"), "url", token="hush")).problems()
+    assert problem == f"{WHAT} has the handler {send!r}, which takes (*, token), expected a function of event."
+
+
 @pytest.mark.parametrize(
     "handler",
-    [handle, print, Billing(1), Billing(1).bill, partial(takes_two, topic="orders"), lambda *events, **options: None],
+    [
+        handle,
+        print,
+        Billing(1),
+        Billing(1).bill,
+        partial(takes_two, topic="orders"),
+        with_topic(takes_two),
+        lambda *events, **options: None,
+    ],
 )
 def test_whatever_can_be_called_with_an_event_is_a_handler(handler):
     assert not list(consumer("orders", name="billing")(handler).problems())
