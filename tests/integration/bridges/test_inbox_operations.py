@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
-from django_events import Draft, declarations, kafka, redis_source, redis_stream
+from django_events import Draft, declarations, kafka, log_source, redis_source, redis_stream
 from django_events.checks import check_brokers, check_inboxes
 from django_events.exceptions import Refused, UnknownName
 from django_events.log.inventory import next_scheduled, waiting
@@ -206,6 +206,13 @@ def test_a_check_finds_two_inboxes_that_would_double_a_source(things, make_inbox
             declarations.inboxes.discard(inbox)
     assert (found.id, found.level) == ("django_events.E020", ERROR)
     assert "'things-in' and 'all' take the same source, redis bank, into topic 'things'" in found.msg
+
+
+def test_inboxes_that_take_other_events_of_a_topic_double_none(things, make_inbox):
+    for types in ("order.*", "payment.*"):
+        source = log_source("trade", broker="elsewhere", types=types)
+        make_inbox(things, source=source, name=types.replace(".*", "s-in"))
+    assert list(check_inboxes()) == []
 
 
 def test_a_check_finds_a_broker_that_is_not_in_the_settings(things, make_inbox, make_relay, redis):
