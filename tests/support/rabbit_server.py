@@ -118,6 +118,14 @@ class RabbitMQ:
                 channel.exchange_declare(exchange, "topic", durable=True, auto_delete=False)
                 channel.queue_bind(queue, exchange, key)
 
+    def bind(self, queue: str, exchange: str, key: str) -> None:
+        with closing(self.connection()) as connection:
+            connection.channel().queue_bind(queue, exchange, key)
+
+    def unbind(self, queue: str, exchange: str, key: str) -> None:
+        with closing(self.connection()) as connection:
+            connection.channel().queue_unbind(queue, exchange, key)
+
     def remove(self, queue: str) -> None:
         with closing(self.connection()) as connection:
             connection.channel().queue_delete(queue)

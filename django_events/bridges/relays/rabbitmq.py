@@ -146,8 +146,9 @@ class RabbitMQBridge:
                 together = self._together(left) if self._proved else left[:1]
                 self._publish(together)
                 self._proved = True
-                self._leave_out_behind(together)
+                self._leave_out_behind()
         except TargetUnavailable as error:
+            self._leave_out_behind()
             return judged(messages, self._answers, error)
         if self._unanswered():
             return judged(messages, self._answers, TargetUnavailable(self._said_of(_BLOCKED)))
@@ -188,7 +189,9 @@ class RabbitMQBridge:
         self._routed.clear()
 
     def _wake_up(self) -> None:
-        """Replace a connection that ended while nothing was sent by it."""
+        """Replace a connection that ended while nothing was sent by it, or by which answers may come too late."""
+        if self._indexes:  # they would be taken for those to other messages
+            self._reconnect()
         if time.monotonic() - self._used < IDLE:
             return
         self._routed.clear()  # queues may have gone meanwhile
@@ -222,16 +225,19 @@ class RabbitMQBridge:
                 waiting.add(message.key)
         return together
 
-    def _leave_out_behind(self, together: Sequence[int]) -> None:
-        """What no queue gets is tried again later, and so is all of its key behind it, with the same answer."""
-        unroutable = {
-            self._messages[index].key: self._answers[index]
-            for index in together
-            if isinstance(self._answers[index], Unroutable)
-        }
-        for index in self._unanswered():
-            if (key := self._messages[index].key) is not None and key in unroutable:
-                self._answers[index] = unroutable[key]
+    def _leave_out_behind(self) -> None:
+        """What no queue gets is tried again later, and so is all of its key behind it, with the same answer.
+
+        Also what is acknowledged: of the key, a queue that is bound by then has the newest message last.
+        """
+        unroutable = dict[str, Unroutable]()
+        for index, (message, answer) in enumerate(zip(self._messages, self._answers, strict=True)):
+            if message.key is None:
+                continue
+            if isinstance(answer, Unroutable):
+                unroutable.setdefault(message.key, answer)
+            elif message.key in unroutable and (answer is None or answer is UNANSWERED):
+                self._answers[index] = unroutable[message.key]
 
     def _refused(self, message: RelayMessage) -> MessageRefused | None:
         size, most = len(message.body or b""), self._largest_body

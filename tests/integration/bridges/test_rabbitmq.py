@@ -1,8 +1,10 @@
 """Relays to a real RabbitMQ: what is sent, what is returned or refused, and what an outage costs."""
 
 import json
+import struct
 from contextlib import closing
 from datetime import timedelta
+from socket import MSG_PEEK
 
 import amqp
 import pytest
@@ -12,6 +14,8 @@ from django.test import override_settings
 from django_events import Backoff
 from django_events import rabbitmq as rabbitmq_queue
 from django_events.bridges.relays import rabbitmq as bridge
+from django_events.bridges.relays.answers import Unroutable
+from django_events.bridges.relays.targets import RelayMessage, Route
 from django_events.models import DeadLetter
 from django_events.operations import redrive, rewind
 from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due, working
@@ -169,6 +173,58 @@ def test_a_queue_that_is_bound_in_the_midst_of_a_batch_has_the_order_of_its_key(
     assert dead_letters(relay) == []
     first_times = list(dict.fromkeys(addresses(rabbitmq)))  # each turn is a worker of its own
     assert first_times == ["things/1", "things/4", "things/5", "things/2", "things/3"]
+
+
+def test_a_queue_that_is_unbound_in_the_midst_of_a_batch_ends_with_the_newest_of_a_key(
+    things, make_relay, rabbitmq, monkeypatch
+):
+    """What was behind a returned event of its key, and got there before it, is sent once more behind it."""
+    for key in ("late", "other"):
+        rabbitmq.declare("things", exchange="shop", key=key)
+        fill_topic(things, key, type=key, key="b")
+    fill_topic(things, 3, type="late", key="b")
+    fill_topic(things, 4, type="other", key="b")
+    publish, turns = amqp.Channel.basic_publish, iter([rabbitmq.unbind, rabbitmq.bind])
+
+    def publish_and_unbind(channel, message, *arguments, **named):
+        if message.properties["message_id"] == "things/3":
+            next(turns, lambda *names: None)("things", "shop", "late")
+        publish(channel, message, *arguments, **named)
+
+    monkeypatch.setattr(amqp.Channel, "basic_publish", publish_and_unbind)
+    to = rabbitmq_queue(lambda event: event.type, exchange="shop")
+    relay = make_relay(things, to=to, batch_size=2, retry=Backoff(attempts=5, base=timedelta(milliseconds=50)))
+    with working(relay):  # one process, which remembers what is acknowledged
+        wait_until(lambda: position_of(relay).position == 4, what="all of it")
+
+    assert dead_letters(relay) == []
+    assert addresses(rabbitmq) == [f"things/{n}" for n in (1, 2, 4, 3, 4)]
+
+
+def test_a_late_answer_to_a_message_says_nothing_of_one_of_the_next_batch(rabbitmq, monkeypatch):
+    def message(id, queue):
+        attributes = {"id": f"things/{id}"}
+        return RelayMessage(id, f"things/{id}", Route(queue), None, attributes, {"content-type": "text/plain"}, b"")
+
+    with closing(rabbitmq_queue(lambda event: event.type).bridge()) as opened:
+        opened.open()
+        assert opened.send([message(1, "things")]) == [None]
+        drain = amqp.Connection.drain_events
+
+        def drain_until_returned(connection, timeout=None):
+            if isinstance(opened._answers[0], Unroutable):
+                raise TimeoutError
+            return drain(connection, timeout)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(amqp.Connection, "drain_events", drain_until_returned)
+            [returned] = opened.send([message(2, "nowhere"), message(3, "things")])
+        assert isinstance(returned, Unroutable)
+        socket, acknowledged = opened._connection.sock, struct.pack(">HHQ", 60, 80, 3)
+        wait_until(lambda: acknowledged in socket.recv(1_000, MSG_PEEK), what="the answer that is too late")
+        taken, returned = opened.send([message(4, "things"), message(5, "nowhere")])
+    assert taken is None
+    assert isinstance(returned, Unroutable)
 
 
 def test_a_rewind_sends_all_again_also_what_was_acknowledged_behind_a_refused_one(things, make_relay, rabbitmq):
