@@ -33,6 +33,8 @@ LOOKS = 0.1  # seconds between two looks for something new
 AT_ONCE = 32  # messages that are asked for and not answered
 AT_ONCE_BYTES = 32 * 2**20  # of them; answers are a third longer, and a server ends a connection with 64 MB to be read
 BATCH_BYTES = 32 * 2**20  # of a batch's answers: behind them none is asked for
+NOT_FOUND = 404
+NO_MESSAGE = 10037  # what isn't found is the message
 
 T = TypeVar("T")
 
@@ -337,9 +339,10 @@ def _refuse_no_responders(headers: Mapping[str, str]) -> None:
 
 def _refuse_all_but_missing(error: dict[str, Any]) -> None:
     """Raise what an answer says that is an error, unless it is that there is no such message."""
-    from nats.js.errors import APIError, NotFoundError
+    from nats.js.errors import APIError
 
-    with suppress(NotFoundError):
+    # A stream that is not there is not found, too. Servers before 2.3 say no code of their own.
+    if error["code"] != NOT_FOUND or error.get("err_code", NO_MESSAGE) != NO_MESSAGE:
         APIError.from_error(error)
 
 

@@ -12,6 +12,7 @@ from django.test import override_settings
 from django_events import Draft, jetstream_source
 from django_events.bridges.inboxes import jetstream_source as reading
 from django_events.bridges.inboxes.jetstream_source import AT_ONCE, JetStreamReader, JetStreamSource
+from django_events.bridges.inboxes.sources import SourceUnavailable
 from tests.support.fix_inboxes import row, take_in, values
 from tests.support.processes import wait_until
 from tests.support.proxies import SilentProxy
@@ -165,6 +166,16 @@ def test_a_stream_that_is_made_anew_in_the_middle_of_a_batch_gives_nothing(thing
     assert take_in(inbox) == 0
     assert "made anew" in row().error
     assert values(things) == []
+
+
+def test_a_stream_that_is_not_there_is_no_stream_whose_messages_were_removed(bank, open_reader):
+    add(bank, 1, 2)
+    reader, _ = open_reader
+    [_, removed] = reader._messages([1, 3], "")
+    assert removed is None
+    bank.clear()
+    with pytest.raises(SourceUnavailable, match="stream not found"):
+        reader._messages([1, 2], "")
 
 
 @pytest.mark.slow
