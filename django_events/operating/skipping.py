@@ -79,6 +79,7 @@ def skip(
     if not reason.strip():
         raise Invalid("An event is skipped for a reason: reason is empty.")
     refuse_no_id("event_id", event_id)
+    event_id = int(event_id)  # a text of digits, or NumPy's number, is compared and recorded below
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
     refuse_queries(rows)

@@ -711,6 +711,15 @@ def test_nothing_is_doubled_or_lost_when_many_skip_beside_workers(things, make, 
     assert lag(consumer) == 0
 
 
+def test_an_id_of_digits_is_one(things, make_consumer):
+    reader = make_consumer(things, handler=failing("bad"), retry=PATIENT)
+    fill_topic(things, "bad")
+    run_once(reader)
+    skipped = skip(reader, "1", reason="from a form")
+    assert (skipped.event_id, skipped.attempts) == (1, 1)
+    assert [(one.event_id, one.attempts) for one in dead_letters(reader)] == [(1, 1)]
+
+
 def test_an_address_is_no_id_to_skip(things, make_consumer):
     make_consumer(things, handler=print)
 
