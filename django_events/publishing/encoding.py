@@ -155,16 +155,20 @@ class WrittenJson(str):
 def _told_place(field: str, value: Any) -> str:
     """Where in a value the first thing is that JSON has no text for; empty where that is all of it, or is not found."""
     try:
-        path = _path_of_wrong(value)
-    except RecursionError:  # it is in itself
+        path = _path_of_wrong(value, frozenset())
+    except RecursionError:
         return ""
     return f" It is {field}{path}." if path else ""
 
 
-def _path_of_wrong(value: Any) -> str | None:
+def _path_of_wrong(value: Any, around: frozenset[int]) -> str | None:
+    """Where it is, in a value that is not one of those around it; a thing within itself is wrong there."""
+    if id(value) in around:
+        return ""
     if isinstance(value, dict | list | tuple):
+        around |= {id(value)}
         inner = value.items() if isinstance(value, dict) else enumerate(value)
-        paths = ((name, _path_of_wrong(one)) for name, one in inner)
+        paths = ((name, _path_of_wrong(one, around)) for name, one in inner)
         return next((f"[{name!r:.100}]{path}" for name, path in paths if path is not None), None)
     try:
         _encode_distinct(value)

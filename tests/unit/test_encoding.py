@@ -255,8 +255,20 @@ def test_a_nesting_of_a_hundred_is_fine():
 def test_a_value_that_contains_itself_is_refused():
     value = {}
     value["me"] = value
+    within = {"lines": [*range(10), value]}
 
-    assert refusal(value) == "value can't be written as JSON: Circular reference detected."
+    assert refusal(value) == "value can't be written as JSON: Circular reference detected. It is value['me']."
+    assert refusal(within).endswith(" It is value['lines'][10]['me'].")
+
+
+def test_where_a_value_contains_itself_is_found_in_one_walk(monkeypatch):
+    """Not by walking around in it, as deep as Python goes."""
+    value = {"lines": [*range(10)]}
+    value["me"] = value
+    encode_one, encoded = encoding._encode_distinct, []
+    monkeypatch.setattr(encoding, "_encode_distinct", lambda one: encoded.append(one) or encode_one(one))
+    refusal(value)
+    assert [one for one in encoded if one is not value] == [*range(10)]
 
 
 def test_a_number_of_very_many_digits_is_refused():
