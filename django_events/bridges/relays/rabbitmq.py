@@ -226,18 +226,18 @@ class RabbitMQBridge:
         return together
 
     def _leave_out_behind(self) -> None:
-        """What no queue gets is tried again later, and so is all of its key behind it, with the same answer.
+        """What is not taken is tried again later, and so is all of its key behind it, with the same answer.
 
-        Also what is acknowledged: of the key, a queue that is bound by then has the newest message last.
+        Also what is acknowledged: else it would be in front of that for good, and a key has to end with its newest.
         """
-        unroutable = dict[str, Unroutable]()
+        failed = dict[str, Any]()
         for index, (message, answer) in enumerate(zip(self._messages, self._answers, strict=True)):
             if message.key is None:
                 continue
-            if isinstance(answer, Unroutable):
-                unroutable.setdefault(message.key, answer)
-            elif message.key in unroutable and (answer is None or answer is UNANSWERED):
-                self._answers[index] = unroutable[message.key]
+            if message.key in failed and (answer is None or answer is UNANSWERED):
+                self._answers[index] = failed[message.key]
+            elif answer is UNANSWERED or isinstance(answer, Unroutable | TargetUnavailable):
+                failed.setdefault(message.key, answer)
 
     def _refused(self, message: RelayMessage) -> MessageRefused | None:
         size, most = len(message.body or b""), self._largest_body

@@ -15,7 +15,7 @@ from django_events import Backoff
 from django_events import rabbitmq as rabbitmq_queue
 from django_events.bridges.relays import rabbitmq as bridge
 from django_events.bridges.relays.answers import Unroutable
-from django_events.bridges.relays.targets import RelayMessage, Route
+from django_events.bridges.relays.targets import RelayMessage, Route, TargetUnavailable
 from django_events.models import DeadLetter
 from django_events.operations import redrive, rewind
 from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due, working
@@ -201,11 +201,34 @@ def test_a_queue_that_is_unbound_in_the_midst_of_a_batch_ends_with_the_newest_of
     assert addresses(rabbitmq) == [f"things/{n}" for n in (1, 2, 4, 3, 4)]
 
 
-def test_a_late_answer_to_a_message_says_nothing_of_one_of_the_next_batch(rabbitmq, monkeypatch):
-    def message(id, queue):
-        attributes = {"id": f"things/{id}"}
-        return RelayMessage(id, f"things/{id}", Route(queue), None, attributes, {"content-type": "text/plain"}, b"")
+def message(id, queue, key=None):
+    attributes = {"id": f"things/{id}"}
+    return RelayMessage(id, f"things/{id}", Route(queue), key, attributes, {"content-type": "text/plain"}, b"1")
 
+
+def test_what_got_ahead_of_a_refused_message_of_its_key_is_sent_again_behind_it(rabbitmq, monkeypatch):
+    rabbitmq.declare("tiny", **{"x-max-length": 1, "x-overflow": "reject-publish"}, kind="classic")
+    publish = amqp.Channel.basic_publish
+
+    def publish_and_read(channel, sent, *arguments, **named):
+        if sent.properties["message_id"] == "things/3":
+            channel.basic_qos(0, 0, False)  # its answer comes when the message in front of it was refused
+            with closing(rabbitmq.connection()) as connection:
+                connection.channel().queue_purge("tiny")
+        publish(channel, sent, *arguments, **named)
+
+    monkeypatch.setattr(amqp.Channel, "basic_publish", publish_and_read)
+    with closing(rabbitmq_queue("tiny").bridge()) as opened:
+        opened.open()
+        assert opened.send([message(1, "tiny", "k")]) == [None]
+        messages = [message(2, "tiny", "k"), message(3, "tiny", "k"), message(4, "things", "other")]
+        with pytest.raises(TargetUnavailable, match="refused to take it") as raised:
+            opened.send(messages)
+    assert addresses(rabbitmq, "tiny") == ["things/3"]
+    assert raised.value.ahead == {"things/4"}
+
+
+def test_a_late_answer_to_a_message_says_nothing_of_one_of_the_next_batch(rabbitmq, monkeypatch):
     with closing(rabbitmq_queue(lambda event: event.type).bridge()) as opened:
         opened.open()
         assert opened.send([message(1, "things")]) == [None]
