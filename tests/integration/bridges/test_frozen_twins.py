@@ -78,8 +78,12 @@ def test_one_that_sends_rows_is_left(session, monkeypatch):
 
 
 def test_one_of_another_program_is_left(session):
+    def copying_as(application):
+        return sql.fetch("default", frozen_twins.SQL.copying, application=application)
+
     called(session, "a site's own")
     with session.cursor().copy(COPY):
-        assert sql.fetch("default", frozen_twins.SQL.copying, application=APPLICATION) == []
-        assert sql.fetch("default", frozen_twins.SQL.copying, application="a site's own") != []
+        # The server says which command it is after it has asked for rows.
+        wait_until(lambda: copying_as("a site's own") != [], what="a COPY that is shown")
+        assert copying_as(APPLICATION) == []
     session.rollback()
