@@ -160,7 +160,7 @@ def check_inboxes(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any)
         # A queue gives each message to one of them, and a transform may leave out what another inbox takes.
         if inbox.transform is None and not getattr(inbox.source, "is_queue", False):
             # What sources say of themselves is for people: those of the same topic may take other types of its events.
-            for other in [one for one in taken if (one.source, one.topic) == (inbox.source, inbox.topic)][:1]:
+            if other := next((one for one in taken if (one.source, one.topic) == (inbox.source, inbox.topic)), None):
                 yield Error(
                     f"Inboxes {other.name!r} and {inbox.name!r} take the same source, {inbox.source}, into topic "
                     f"{inbox.topic!r}: each of its messages would become two events.",

@@ -1,6 +1,7 @@
 """Leases: what a worker may settle under a token, of a stream or a queue alike; and how a lost lease is taken away."""
 
 import logging
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
-from django_events import sql
+from django_events import models, sql
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import LeaseLost
 from django_events.received import ReceivedEvent
@@ -147,6 +148,16 @@ def give_up(using: str, tokens: Sequence[int]) -> set[int]:
     if not tokens:
         return set()
     return {token for (token,) in sql.fetch(using, SQL.give_up, tokens=list(tokens))}
+
+
+def void_token(position: models.Position) -> None:
+    """Void the token of a position whose lease is over, before the row is saved.
+
+    A worker died or froze with it. It can't settle under that token any more, which would move the position back, and
+    that there is one still tells the next worker to handle what was in hand one by one.
+    """
+    if position.token is not None:
+        position.token = secrets.randbits(63)
 
 
 def end_holder(using: str, token: int) -> None:

@@ -5,7 +5,6 @@ segment that a worker has in hand, so a slow handler keeps the segment for as lo
 """
 
 import logging
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +15,7 @@ from django.db import OperationalError
 
 from django_events import models, sql
 from django_events.consuming import log_positions
+from django_events.consuming.leases import void_token
 from django_events.exceptions import InUse
 from django_events.log import retention
 from django_events.log.retention import Need, Outlived
@@ -177,9 +177,7 @@ def _moved_positions(using: str, row: models.Consumer, topic: models.Topic, old:
             position.attempted, position.attempts, position.retry_at = None, 0, None
             position.failing_since = position.stopped_at = None
             position.error = ""
-        if position.token is not None:
-            # A worker died or froze with it: it would move the position back. The next one goes on carefully.
-            position.token = secrets.randbits(63)
+        void_token(position)
         fields = ["position", "number", "attempted", "attempts", "retry_at", "failing_since", "stopped_at", "error"]
         position.save(using=using, update_fields=[*fields, "token"])
 

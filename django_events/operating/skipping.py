@@ -5,7 +5,6 @@
 Workers may run meanwhile.
 """
 
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,7 +17,7 @@ from django_events import declarations, models, sql
 from django_events.consuming import log_positions
 from django_events.consuming.failures import LONGEST_ERROR, storable
 from django_events.consuming.fingerprints import alike
-from django_events.consuming.leases import end_holder
+from django_events.consuming.leases import end_holder, void_token
 from django_events.consuming.registered import Named, refuse_several, registered
 from django_events.consuming.subscriptions import judged
 from django_events.declarations.limits import refuse_no_id
@@ -132,10 +131,7 @@ def _of_stream(asked: _Skip) -> Skipped:
             position.number = log_positions.number_at(using, row.topic, partition, event_id)
             position.attempted, position.attempts, position.error = None, 0, ""
             position.retry_at = position.failing_since = position.stopped_at = None
-            if position.token is not None:
-                # A worker died or froze with it. It can't settle under that token any more, and that there is one still
-                # tells the next worker to handle what was in hand beside this event one by one.
-                position.token = secrets.randbits(63)
+            void_token(position)
             position.dead_lettered += 1
             position.save(using=using)
             _record(asked, skipped)

@@ -26,11 +26,9 @@ class KafkaBridge:
         self._producer: Any = None
 
     def open(self) -> None:
-        self._producer = self._new()
-        self.largest = largest_of(settings_of(self._broker))
-
-    def _new(self) -> KafkaProducer:
-        return KafkaProducer(self._broker, settings_of(self._broker))
+        settings = settings_of(self._broker)
+        self._producer = KafkaProducer(self._broker, settings)
+        self.largest = largest_of(settings)
 
     def newest(self, log: str) -> Newest | None:
         return None
@@ -67,7 +65,7 @@ class KafkaBridge:
             elif is_of_its_batch(answer):
                 judged.append(refusal(answer))
             elif answer is UNANSWERED and any(judged):
-                self._producer = self._new()  # this one has given messages up
+                self._producer = KafkaProducer(self._broker, settings_of(self._broker))  # that one has given some up
                 return judged
             else:
                 why = self._producer.unanswered(messages[index].route.to) if answer is UNANSWERED else answer
