@@ -127,8 +127,7 @@ class BoundHandler:
             events = argument if isinstance(argument, list) else [argument]
             with telemetry.handling(lease.using, self.consumer.name, events):
                 try:
-                    invoke = self.invoke_redriven if redriven else self.invoke
-                    if (result := invoke(argument)) is not None:
+                    if (result := self._invoke(lease, argument, redriven)) is not None:
                         _refuse_unfinished(result)
                 finally:
                     children.end_if_child(forks)
@@ -153,6 +152,13 @@ class BoundHandler:
         if swallowed := broken(lease.using):
             closed = connections[lease.using].closed_in_transaction
             raise HandlerFailed(given, swallowed, closed=closed, seconds=_since(lease))
+
+    def _invoke(self, lease: Lease, argument: ReceivedEvent | list[ReceivedEvent], redriven: bool) -> object:
+        if redriven:
+            return self.invoke_redriven(argument)
+        if self.consumer.is_relay:
+            return cast("Any", self.invoke)(argument, lease.reading_on)
+        return self.invoke(argument)
 
     def _timeout(self, error: BaseException | None) -> HandlerTimeout:
         timeout = HandlerTimeout(f"It took longer than {self.consumer.timeout}.")

@@ -4,6 +4,7 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +87,10 @@ class Lease:
     def commits_separately(self) -> bool:
         """Whether the COMMIT is a message of its own: a worker that freezes before it keeps its rows locked."""
         return not self.nested and connections[self.using].in_atomic_block
+
+    def reading_on(self) -> AbstractContextManager[object]:
+        """Meanwhile the next events are read, where that can be. The block must not use the connection."""
+        return nullcontext()
 
     def release(self) -> None:
         """End the lease, and let other workers have what is not settled."""

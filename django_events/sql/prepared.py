@@ -10,13 +10,18 @@ pooler, or in Django's own pool, there is neither.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, cast
 
 import psycopg
 from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import errors
+from psycopg.adapt import Transformer
+from psycopg.generators import execute
+from psycopg.pq import ExecStatus
 
 from django_events.database_errors import state
 from django_events.phrases import cut_details
@@ -112,23 +117,56 @@ class SharedSession:
         the types that the statement uses them with, so there is one plan. The `last` one is planned each time, for
         its own parameters.
         """
+        with self._telling_errors(), psycopg.ClientCursor(self._raw) as cursor:
+            cursor.execute(self._message(cursor, questions, last))
+            answers: list[Rows] = []
+            while cursor.nextset():
+                if cursor.rownumber is not None:  # rows; `description` would make an object of each column
+                    answers.append(cursor.fetchall())
+            return answers
+
+    def send(self, *questions: Question) -> None:
+        """Ask as `ask_each` does, and wait for nothing. The connection can do nothing else until `receive`."""
+        with self._telling_errors(), psycopg.ClientCursor(self._raw) as cursor:
+            self._raw.pgconn.send_query(self._message(cursor, questions))
+
+    def receive(self) -> list[Rows]:
+        """What `ask_each` returns, of the questions that were sent, as soon as it is there."""
+        with self._telling_errors():
+            with self._raw.lock:
+                results = self._raw.wait(execute(self._raw.pgconn))
+            if results[-1].status == ExecStatus.FATAL_ERROR:
+                raise errors.error_from_result(results[-1], encoding="utf-8")
+            reader = Transformer(self._raw)
+            answers: list[Rows] = []
+            for result in results:
+                if result.status == ExecStatus.TUPLES_OK:
+                    reader.set_pgresult(result)
+                    answers.append(reader.load_rows(0, result.ntuples, tuple))
+            return answers
+
+    @property
+    def _raw(self) -> "psycopg.Connection[Any]":
+        return cast("psycopg.Connection[Any]", self._connection)
+
+    @contextmanager
+    def _telling_errors(self) -> Iterator[None]:
         try:
-            raw = cast("psycopg.Connection[Any]", self._connection)
-            with connections[self.using].wrap_database_errors, psycopg.ClientCursor(raw) as cursor:
-                asked = [cursor.mogrify(self._execute(cursor, one).text, given) for one, given in questions]
-                if last is not None:
-                    asked.append(cursor.mogrify(last[0].text, last[1]))
-                self._give_up_oldest(cursor, asked_for=len(questions))
-                cursor.execute(";\n".join([SQL.by_index.text, *asked]).encode())
-                answers: list[Rows] = []
-                while cursor.nextset():
-                    if cursor.rownumber is not None:  # rows; `description` would make an object of each column
-                        answers.append(cursor.fetchall())
-                return answers
+            with connections[self.using].wrap_database_errors:
+                yield
         except DatabaseError as error:
             cut_details(error)
             self._executes.clear()  # whatever it was, the next time begins anew
             raise
+
+    def _message(
+        self, cursor: "psycopg.ClientCursor[Any]", questions: Sequence[Question], last: Question | None = None
+    ) -> bytes:
+        asked = [cursor.mogrify(self._execute(cursor, one).text, given) for one, given in questions]
+        if last is not None:
+            asked.append(cursor.mogrify(last[0].text, last[1]))
+        self._give_up_oldest(cursor, asked_for=len(questions))
+        return ";\n".join([SQL.by_index.text, *asked]).encode()
 
     def _execute(self, cursor: "psycopg.ClientCursor[Any]", statement: Statement) -> Statement:
         """What runs a statement, which is prepared if it isn't yet."""

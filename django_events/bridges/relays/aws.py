@@ -47,6 +47,7 @@ class AwsBridge:
     """A client of one service of AWS. What differs is how a request is made."""
 
     largest: int | None = MOST_BYTES
+    sends_only = True
     service = ""
 
     def __init__(self, broker: str, named: str | Callable[[ReceivedEvent], str]) -> None:

@@ -92,6 +92,7 @@ class JetStreamBridge:
     """One connection to a NATS, with an event loop in a thread of its own, so that pings are answered."""
 
     largest = None  # the server says it, and what counts is what `send` writes
+    sends_only = True
 
     def __init__(self, target: JetStream) -> None:
         self._target = target

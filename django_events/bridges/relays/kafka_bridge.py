@@ -19,6 +19,7 @@ class KafkaBridge:
     """At least once: another producer does not know what this one has sent."""
 
     largest: int | None = None
+    sends_only = True
 
     def __init__(self, topic: str | Callable[[ReceivedEvent], str], broker: str) -> None:
         self._by_function = callable(topic)

@@ -77,6 +77,7 @@ class TransactionalKafkaBridge:
     """How one thread sends by the producers of its process. It has none itself, so there is nothing to close."""
 
     largest: int | None = None
+    sends_only = True
 
     def __init__(self, logs: KafkaLogs, broker: str) -> None:
         self._logs, self._broker = logs, broker

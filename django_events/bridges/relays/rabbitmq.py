@@ -109,6 +109,7 @@ class RabbitMQBridge:
     """One connection to a RabbitMQ, with a channel that is confirmed."""
 
     largest = None  # the server doesn't say it before it refuses a message
+    sends_only = True
 
     def __init__(self, target: RabbitMQ) -> None:
         self._target = target

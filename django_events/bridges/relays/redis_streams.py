@@ -77,6 +77,7 @@ class RedisBridge:
     """One connection to a Redis."""
 
     largest = None
+    sends_only = True
 
     def __init__(self, target: RedisStream) -> None:
         self._target = target

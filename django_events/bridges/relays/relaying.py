@@ -1,5 +1,7 @@
 """The handler of a relay: it sends a batch of events by a bridge, and comes back when all of it is acknowledged.
 
+While a batch is sent, the server reads the next one (decision 0077).
+
 Before anything is sent, all messages of the batch are made. So an event whose `transform` raises, or that is too large,
 stops the batch in front of it: those before it are sent, and those behind it wait until it is settled.
 
@@ -11,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,12 +34,16 @@ REMEMBERED = 60.0  # seconds for which a process needs no proof that no other on
 MOST_LOGS = 10_000  # of a target, whose newest events one thread remembers
 
 
+Meanwhile = Callable[[], AbstractContextManager[object]]  # the next events are read, where that can be
+
+
 class Opened:
     """A bridge that is open, and what its thread knows of the target."""
 
     def __init__(self, bridge: Bridge) -> None:
         self.bridge = bridge
         self.newest: dict[str, int] = {}  # by log of the target; 0 where it has nothing, or can't tell
+        self.sends_only: bool = getattr(bridge, "sends_only", False)
         self.used = False  # whether a batch was sent by it
 
 
@@ -107,12 +114,12 @@ class Relaying:
         self._acknowledged: dict[str, int] = {}  # the newest event that a log of the target has taken
         self._ahead: dict[int | None, Ahead] = {}  # by partition
 
-    def __call__(self, events: Sequence[ReceivedEvent]) -> None:
-        self._relay_all(events, redriven=False)
+    def __call__(self, events: Sequence[ReceivedEvent], meanwhile: Meanwhile = nullcontext) -> None:
+        self._relay_all(events, meanwhile, redriven=False)
 
     def redriven(self, events: Sequence[ReceivedEvent]) -> None:
         """Send dead letters: the target has events of higher ids already, and they come behind those."""
-        self._relay_all(events, redriven=True)
+        self._relay_all(events, nullcontext, redriven=True)
 
     def close(self) -> None:
         """Close the bridges of all threads, and what they share."""
@@ -122,14 +129,14 @@ class Relaying:
         if self._shared is not None:
             self._shared.close()
 
-    def _relay_all(self, events: Sequence[ReceivedEvent], *, redriven: bool) -> None:
+    def _relay_all(self, events: Sequence[ReceivedEvent], meanwhile: Meanwhile, *, redriven: bool) -> None:
         self._using = events[0].database
         partition = events[0].partition if self._relay.partitioned else None
         outage = self._outages.setdefault(partition, Outage(self._relay, partition))
         ahead = Ahead() if redriven else self._ahead.setdefault(partition, Ahead())
         ahead.begin(events[0].id, lambda: outage.settled(self._using))
         try:
-            batch, refused = self._attempt(events, ahead, redriven=redriven)
+            batch, refused = self._attempt(events, ahead, meanwhile, redriven=redriven)
         except _Stuck as stuck:
             self._drop()
             at = _index_of(events, stuck.message.event_id)
@@ -155,15 +162,15 @@ class Relaying:
             raise batch.failed
 
     def _attempt(
-        self, events: Sequence[ReceivedEvent], ahead: Ahead, *, redriven: bool
+        self, events: Sequence[ReceivedEvent], ahead: Ahead, meanwhile: Meanwhile, *, redriven: bool
     ) -> tuple[Batch, tuple[RelayMessage, Exception] | None]:
         """Send what can be sent of these, by a new connection if the one that was there has ended since."""
         opened, began = self._open(), time.monotonic()
         batch = self._batch(events, opened.bridge.largest, redriven=redriven)
         if not opened.used:
-            return batch, self._send_all(opened, batch.messages, ahead)
+            return batch, self._send_all(opened, batch.messages, ahead, meanwhile)
         try:
-            return batch, self._send_all(opened, batch.messages, ahead)
+            return batch, self._send_all(opened, batch.messages, ahead, meanwhile)
         except TargetUnavailable as error:
             if time.monotonic() - began > IDLE_ENDS or error.asked_for is not None:
                 raise
@@ -171,7 +178,7 @@ class Relaying:
             if not all(one.route.log and not one.redriven for one in batch.messages):
                 raise
         self._drop()
-        return batch, self._send_all(self._open(), batch.messages, ahead)
+        return batch, self._send_all(self._open(), batch.messages, ahead, meanwhile)
 
     def _batch(self, events: Sequence[ReceivedEvent], largest: int | None, *, redriven: bool) -> Batch:
         """Make the messages, up to the first event that can't be one."""
@@ -195,7 +202,7 @@ class Relaying:
         return Batch(messages, None)
 
     def _send_all(
-        self, opened: Opened, messages: list[RelayMessage], ahead: Ahead
+        self, opened: Opened, messages: list[RelayMessage], ahead: Ahead, meanwhile: Meanwhile
     ) -> tuple[RelayMessage, Exception] | None:
         """Send what the target has not; returns the first message that it refuses for itself, if there is one."""
         for _ in range(MOST_ROUNDS):
@@ -203,7 +210,8 @@ class Relaying:
             if not left:
                 return self._settled(messages, unroutable, ahead)
             try:
-                answers = opened.bridge.send(left)
+                with meanwhile() if opened.sends_only else nullcontext():
+                    answers = opened.bridge.send(left)
             except TargetUnavailable as error:
                 for message in left[: error.acknowledged]:
                     self._note_taken(opened, message)

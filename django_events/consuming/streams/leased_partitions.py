@@ -13,12 +13,11 @@ one takes the partition over under a new token, and goes on carefully (see `hand
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
-
-from django.db import transaction
 
 from django_events import sql
 from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, bury, judge
@@ -46,6 +45,10 @@ class ReadOn(Protocol):
         self, settle: sql.Question, position: int, upper: int
     ) -> tuple[sql.Rows, sql.Rows | None] | None: ...
 
+    def ask(self, position: int, upper: int, *, token: int) -> bool: ...
+
+    def answer(self) -> sql.Rows | None: ...
+
 
 class EventBatch(NamedTuple):
     """The next events, and the position and number that the consumer has reached when all of them are handled."""
@@ -53,6 +56,14 @@ class EventBatch(NamedTuple):
     events: list[ReceivedEvent]
     position: int
     number: int
+
+
+class ReadAhead(NamedTuple):
+    """The rows of the events behind a position, up to an id."""
+
+    after: int
+    rows: sql.Rows
+    upper: int
 
 
 class Entry(NamedTuple):
@@ -101,8 +112,8 @@ class LeasedPartition(Lease):
     after_crash: bool  # the last worker lost its lease, and what it was handling has not been looked at
     readable_until: int = 0
     batch: EventBatch | None = None
-    # Events that were read with the claim, or with what was settled last, and up to which id.
-    read_ahead: tuple[sql.Rows, int] | None = None
+    # What was read with the claim, while the last batch was sent somewhere, or with what was settled last.
+    read_ahead: ReadAhead | None = None
     read_on: ReadOn | None = None  # reads what comes next by a prepared statement
     read_limit: int = MOST  # events; less after a batch that was too large for MAX_BATCH_BYTES
     claimed_at: float = field(default_factory=time.monotonic)
@@ -183,9 +194,9 @@ class LeasedPartition(Lease):
             raise
 
     def _read(self, most_bytes: int | None = None) -> EventBatch | None:
-        if self.read_ahead is not None:
-            (rows, upper), self.read_ahead = self.read_ahead, None
-            return self._batch(rows, None, most=self.subscription.most, upper=upper)
+        ahead, self.read_ahead = self.read_ahead, None
+        if ahead is not None and ahead.after == self.position and most_bytes is None:
+            return self._batch(ahead.rows, None, most=self.subscription.most, upper=ahead.upper)
         of = self.subscription
         if self.position >= self.readable_until and not self._see_end():
             self.after_crash = False  # the worker that lost its lease was handling nothing
@@ -344,31 +355,47 @@ class LeasedPartition(Lease):
             )
         return entry
 
+    @contextmanager
+    def reading_on(self) -> Iterator[None]:
+        after = self.position if self.batch is None else self.batch.position
+        reader, upper = self._reader_behind(after)
+        if reader is None or not reader.ask(after, upper, token=self.token):
+            yield
+            return
+        try:
+            yield
+        finally:
+            rows = reader.answer()
+            self.read_ahead = None if rows is None else ReadAhead(after, rows, upper)
+
     def settle_handled(self, handled: Sequence[ReceivedEvent]) -> PartitionSettlement:
-        """As `Claim.settle_handled`. Where it can, one message settles and reads what comes next."""
-        if (settlement := self._settle_and_read(handled)) is not None:
+        """As `Claim.settle_handled`. What comes next is read in the same message, if it can be and is not there yet."""
+        if self.read_ahead is None and (settlement := self._settle_and_read(handled)) is not None:
             return settlement
-        with transaction.atomic(self.using):
-            return self.settle(handled)
+        return self.settle(handled)  # one statement, which is a transaction
 
     def _settle_and_read(self, handled: Sequence[ReceivedEvent]) -> PartitionSettlement | None:
         """None where nothing of it is done: the lease may be lost, the log may end here, or a read may be unusual."""
-        if self.read_on is None or self.nested or self.batch is None or handled[-1].id != self.batch.events[-1].id:
+        if self.batch is None or handled[-1].id != self.batch.events[-1].id:
             return None
         entry = self._entry(handled)
-        if entry.position >= self.readable_until or entry.release:
-            return None
-        most, upper, _ = self._next_read(entry.position)
-        if most != self.subscription.most:
+        reader, upper = self._reader_behind(entry.position)
+        if reader is None or entry.release:
             return None
         # With the lock, as the server may wait before COMMIT until a frozen worker takes what it was told.
         settle = self._settling(entry, self.row_address, lock=True)
-        done = self.read_on.settle_and_read(settle, entry.position, upper)
+        done = reader.settle_and_read(settle, entry.position, upper)
         if done is None or not done[0]:
             return None
         [[address, barrier, *_]], read = done
-        self.read_ahead = None if read is None else (read, upper)
+        self.read_ahead = None if read is None else ReadAhead(entry.position, read, upper)
         return PartitionSettlement(entry, address, barrier)
+
+    def _reader_behind(self, position: int) -> tuple[ReadOn | None, int]:
+        """What reads behind a position by a prepared statement, if anything does, and up to which id."""
+        most, upper, _ = self._next_read(position)
+        usual = not self.nested and position < self.readable_until and most == self.subscription.most
+        return self.read_on if usual else None, upper
 
     def settle_range(self, upper: int, *, handled: int = 0, failed: int = 0) -> PartitionSettlement:
         """Write down that all is folded up to an id, of a consumer that reads all partitions together."""

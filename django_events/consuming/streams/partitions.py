@@ -10,9 +10,10 @@ import secrets
 from django.db import DatabaseError, connections
 
 from django_events import sql
+from django_events.consuming import leases
 from django_events.consuming.leases import end_holder
 from django_events.consuming.reading import are_whole, light
-from django_events.consuming.streams.leased_partitions import LeasedPartition, reach
+from django_events.consuming.streams.leased_partitions import LeasedPartition, ReadAhead, reach
 from django_events.consuming.subscriptions import Subscription
 from django_events.log.segments import Segment
 from django_events.sql.prepared import SharedSession
@@ -148,7 +149,7 @@ class PreparedClaim:
             barrier=barrier,
             after_crash=False,
             readable_until=last_id,
-            read_ahead=(events, upper) if are_whole(events) else None,
+            read_ahead=ReadAhead(position, events, upper) if are_whole(events) else None,
             read_on=self,
         )
 
@@ -181,6 +182,25 @@ class PreparedClaim:
                 raise
             return None
         return settled, rows if are_whole(rows) else None
+
+    def ask(self, position: int, upper: int, *, token: int) -> bool:
+        """Begin to read as `read`; False if nothing was asked. The lease's token finds the session while it sends."""
+        if not self._can_read(position, upper):
+            return False
+        try:
+            reading = self._read_on, {"partition": self._partition, "position": position, "upper": upper}
+            self._session.send((leases.SQL.hold, {"token": token}), reading)
+        except DatabaseError:
+            return False  # what is settled next says so, if the connection is lost
+        return True
+
+    def answer(self) -> sql.Rows | None:
+        """What `read` returns, of what was asked; None also where the connection is lost."""
+        try:
+            _, rows = self._session.receive()
+        except DatabaseError:
+            return None
+        return rows if are_whole(rows) else None
 
     def _can_read(self, position: int, upper: int) -> bool:
         return self._session.is_good and self.segment.first <= position + 1 and upper < self.segment.end
