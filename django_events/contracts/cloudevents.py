@@ -21,6 +21,8 @@ from django_events.received import ReceivedEvent
 
 MEDIA_TYPE = "application/cloudevents+json; charset=utf-8"
 BATCH_MEDIA_TYPE = "application/cloudevents-batch+json; charset=utf-8"
+BYTES, JSON = "application/octet-stream", "application/json"
+ATTRIBUTES = ("specversion", "id", "source", "type", "time", "subject", "erased", "schemaversion")  # that one may have
 TRACE = ("traceparent", "tracestate")  # in the metadata, by W3C Trace Context
 LONGEST_TRACE = 512  # characters of a header that receivers take
 METADATA, PUBLISHED_AT = EVENT.index("metadata"), EVENT.index("published_at")
@@ -56,8 +58,8 @@ def quoted(text: str) -> str:
 def payload(event: ReceivedEvent) -> tuple[str, bytes]:
     """The payload itself with its media type, as it is beside the attributes in binary mode."""
     if (body := event.body) is not None:
-        return "application/octet-stream", b"" if hides() else body
-    return "application/json", encoded(None if event.erased else without_masked(event.value))
+        return BYTES, b"" if hides() else body
+    return JSON, encoded(None if event.erased else without_masked(event.value))
 
 
 def attributes(event: ReceivedEvent) -> dict[str, str]:
@@ -65,7 +67,7 @@ def attributes(event: ReceivedEvent) -> dict[str, str]:
 
     `schemaversion` is an extension: the version of its schema, if it says one.
     """
-    return described(event)[0]
+    return described(event, event.columns)[0]
 
 
 def trace(event: ReceivedEvent) -> dict[str, str]:
@@ -73,12 +75,12 @@ def trace(event: ReceivedEvent) -> dict[str, str]:
     return _trace(_metadata(event, event.columns))
 
 
-def described(event: ReceivedEvent) -> tuple[dict[str, str], dict[str, str]]:
-    """The attributes and the trace of an event.
+def described(event: ReceivedEvent, columns: Sequence[Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """The attributes and the trace of an event, whose columns the caller has at hand.
 
     A relay asks this of each event: the columns are looked at here, because each property costs as much as all of it.
     """
-    topic, columns = event.topic, event.columns
+    topic = event.topic
     event_id, _, _, kind, key, value, body, _, published_at, _ = columns
     found = {
         "specversion": "1.0",

@@ -9,13 +9,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, libversion
 
 from django_events.bridges.brokers import masked, options_of, said, unmade
 from django_events.bridges.relays.answers import UNANSWERED
+from django_events.bridges.relays.messages import ATTRIBUTES
 from django_events.bridges.relays.targets import Overtaken, RelayMessage, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady
 
@@ -23,6 +24,7 @@ SECONDS = 10.0  # for the answers to a batch, where the settings don't say
 GIVING_UP = 0.5  # for the client to say what it has given up
 CREATION = 2.0  # seconds that a cluster may take to create a topic, where it does that by itself
 ANSWERS_TAKEN = 1_000  # messages, behind which answers are taken: the client's queue has those that are not
+PREFIXED = {name: f"ce_{name}" for name in ATTRIBUTES}  # the names of attributes as headers
 MOST_TOPICS = 10_000  # that are known to be there
 TIMEOUT, LONGEST = "transaction.timeout.ms", 60_000  # of a transaction, where the settings don't say
 # The settings of a broker that don't go to the client: one is ours, and two are other names of what is always ours.
@@ -145,8 +147,8 @@ class KafkaProducer:
 
         produce = self.client.produce
         for index, message in enumerate(messages):
-            attributes = message.attributes
-            named: Any = [*zip(_prefixed(*attributes), attributes.values(), strict=True), *message.headers.items()]
+            named: Any = {PREFIXED[name]: text for name, text in message.attributes.items()}
+            named.update(message.headers)
             to, answered = message.route.to, partial(note, index)
             try:
                 produce(to, message.body, message.key, headers=named, on_delivery=answered)
@@ -244,12 +246,6 @@ class KafkaProducer:
         with suppress(KafkaException):
             return self.lacks(topic) or "no answer in time"
         return "no answer in time"
-
-
-@cache
-def _prefixed(*names: str) -> tuple[str, ...]:
-    """The names of attributes as headers. There are few combinations of them."""
-    return tuple("ce_" + name for name in names)
 
 
 def _of_kafka(error: BaseException | None) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_events.bridges.relays.targets import RelayMessage, Route
 from django_events.contracts import cloudevents
+from django_events.contracts.cloudevents import BYTES, JSON, MEDIA_TYPE
 from django_events.event_columns import EVENT
 from django_events.exceptions import UnreadableEvent
 from django_events.masking import hides
@@ -19,6 +20,7 @@ from django_events.received import ReceivedEvent
 if TYPE_CHECKING:
     from django_events.declarations import DeclaredRelay
 
+ATTRIBUTES = (*cloudevents.ATTRIBUTES, "relay")  # that a message may have
 ALWAYS = ("id", "source", "time")  # attributes of each message, whatever its form
 ID, KEY, VALUE, BODY = map(EVENT.index, ("id", "key", "value", "body"))
 MOST_BESIDE = 16_384  # bytes: what is beside a body has fewer, however long the key, the type and the names are
@@ -40,12 +42,12 @@ def message_of(
     try:
         media_type, body = _payload(event, columns[VALUE], columns[BODY], returned)
         if relay.form == "cloudevent":
-            media_type, body = cloudevents.MEDIA_TYPE, _structured(event, body, returned)
+            media_type, body = MEDIA_TYPE, _structured(event, body, returned)
         elif _is_null(columns[VALUE]) and columns[BODY] is None:
             body = None
     except (ValueError, RecursionError) as error:  # a surrogate, or lists in lists in lists
         raise UnreadableEvent(f"It can't be written as JSON: {type(error).__name__}: {error}") from error
-    named, trace = cloudevents.described(event)
+    named, trace = cloudevents.described(event, columns)
     address = named["id"]
     if relay.form != "cloudevent_binary":
         named = {name: named[name] for name in ALWAYS}
@@ -65,9 +67,9 @@ def _payload(event: ReceivedEvent, value: Any, body: Any, returned: bytes | None
     Bytes that `transform` returned are the site's own: fields are masked in what is JSON.
     """
     if returned is not None:
-        return "application/octet-stream", returned
+        return BYTES, returned
     if isinstance(value, str) and body is None and not hides():
-        return "application/json", value.encode()
+        return JSON, value.encode()
     return cloudevents.payload(event)
 
 
