@@ -75,8 +75,7 @@ class Subscription:
 
     def received(self, rows: Iterable[Sequence[Any]]) -> list[ReceivedEvent]:
         """Events as its handler gets them."""
-        topic, consumer, database = self.topic, self.consumer.name, self.using
-        return [ReceivedEvent(topic, row, consumer=consumer, database=database) for row in rows]
+        return ReceivedEvent.of_rows(rows, topic=self.topic, consumer=self.consumer.name, database=self.using)
 
     def unread(self, row: Sequence[Any]) -> UnreadEvent:
         """An event whose payload was not read."""
