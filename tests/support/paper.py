@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from django.db import connection
+
 from django_events.bridges.inboxes.queue_sources import QueuedMessage, QueueInUse
 from django_events.bridges.inboxes.sources import Found, GoneMessages, InboxMessage, SourceUnavailable
 from django_events.bridges.relays.targets import Newest, Overtaken, Route, TargetUnavailable
@@ -95,6 +97,7 @@ class PaperPen:
 
 class PaperBridge:
     largest = None
+    sends_only = True
 
     def __init__(self, paper: Paper, breaks: str) -> None:
         self.paper = paper
@@ -122,6 +125,10 @@ class PaperBridge:
 
     def send(self, messages: Sequence[Any]) -> Any:
         self._ask()
+        if self.breaks == "asks the database":
+            connection.cursor().execute("SELECT 1")
+            if threading.current_thread() is not threading.main_thread():
+                connection.close()  # nothing else does
         with self.paper.lock:
             if self.known != self.paper.last and self.breaks != "doubles":
                 if self.breaks == "rest is sent":

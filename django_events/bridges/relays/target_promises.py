@@ -7,10 +7,12 @@ The target has to be empty. What is checked stands in `targets`, and what the re
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from itertools import count, islice
 from typing import Any
+
+from django.db import connections
 
 from django_events.bridges.promises import BrokenPromise, NotChecked, Promise, Promises, in_a_thread
 from django_events.bridges.relays.messages import message_of
@@ -127,6 +129,24 @@ class TargetPromises(Promises):
         self._send_all(bridge, [self._message(key="Zoë % /\n"), self._message(key="k" * 500), self._message(key="")])
         self._send_all(bridge, [self._message(type="größer.als"), self._message(metadata={"traceparent": "00-a-b-01"})])
         self._send_all(bridge, [self._message(key=None)])
+        self._close(bridge)
+
+    @Promise
+    def sends_only(self) -> None:
+        """A bridge that says so asks no database of Django's in `send`: the next batch is read there meanwhile."""
+        bridge, messages = self._opened(), self._messages(2)
+        if not getattr(bridge, "sends_only", False):
+            self._close(bridge)
+            raise NotChecked("it doesn't say so")
+
+        def refuse(*asked: Any) -> Any:
+            raise BrokenPromise("it says sends_only, and its send() asked a database of Django's")
+
+        with ExitStack() as stack:
+            for one in connections.all():
+                stack.enter_context(one.execute_wrapper(refuse))
+            with self.only_unavailable("send()"):
+                self._none_refused(bridge.send(messages), messages)
         self._close(bridge)
 
     @Promise

@@ -1,0 +1,129 @@
+"""While a bridge sends that promises to send only, the next batch is read; any other bridge may use the database."""
+
+import pytest
+from django.db import connection
+from psycopg.pq import TransactionStatus
+
+from django_events.bridges.relays.targets import TargetUnavailable
+from django_events.exceptions import MessageRefused
+from django_events.testing import check_target
+from tests.integration.consuming.test_prepared_claims import fill, serve, server_of
+from tests.support.fix_consumers import end_pauses, position_of
+from tests.support.own_target import Own
+from tests.support.paper import Paper, PaperBridge, ToPaper
+
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X20")]
+
+
+class Slow(Own):
+    """A bridge that notes whether something is asked meanwhile, and fails when it is told to."""
+
+    sends_only = True
+
+    def __init__(self):
+        self.taken, self.states = [], []
+        self.fails = {}
+
+    def send(self, messages):
+        self.states.append(connection.connection.info.transaction_status)
+        if (error := self.fails.pop(len(self.states), None)) is not None:
+            if isinstance(error, MessageRefused):
+                self.taken.append(messages[0].event_id)
+                return [None, error]
+            raise error
+        self.taken += [one.event_id for one in messages]
+        return [None] * len(messages)
+
+
+class Asking(Slow):
+    """One that asks the database whether an event is allowed to be sent."""
+
+    sends_only = False
+
+    def send(self, messages):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT true")
+        return super().send(messages)
+
+
+@pytest.fixture
+def served(things, make_relay):
+    """A function that makes a relay to a target, with a worker that has sent its first event."""
+
+    def make(target):
+        server = server_of(make_relay(things, to=target, batch_size=2))
+        fill(things, 0)
+        assert serve(server) == 1
+        return server
+
+    yield make
+    connection.close()
+
+
+def test_the_next_batch_is_read_while_one_is_sent(served, things):
+    target = Slow()
+    server = served(target)
+    fill(things, *range(1, 7))
+    assert serve(server) == 6
+    assert target.taken == [1, 2, 3, 4, 5, 6, 7]
+    assert target.states[1:] == [TransactionStatus.ACTIVE, TransactionStatus.ACTIVE, TransactionStatus.IDLE]
+    position = position_of(server.subscription.consumer)
+    assert (position.position, position.number, position.handled, position.token) == (7, 7, 7, None)
+
+
+def test_a_bridge_that_promises_nothing_may_use_the_database(served, things):
+    target = Asking()
+    server = served(target)
+    fill(things, *range(1, 7))
+    assert serve(server) == 6
+    assert target.taken == [1, 2, 3, 4, 5, 6, 7]
+    assert set(target.states) == {TransactionStatus.IDLE}
+
+
+@pytest.mark.parametrize(
+    "error", [TargetUnavailable("it is shut"), TargetUnavailable("it is shut", acknowledged=1), OSError("a fault")]
+)
+def test_a_target_that_fails_meanwhile_gets_the_rest_later(served, things, error):
+    """What was read meanwhile is left, and what is said of the outage is written by the same connection."""
+    target = Slow()
+    target.fails = {3: error}
+    server = served(target)
+    fill(things, *range(1, 7))
+    acknowledged = getattr(error, "acknowledged", 0)
+    assert serve(server) == 2 + acknowledged
+    consumer = server.subscription.consumer
+    assert position_of(consumer).position == 3 + acknowledged
+    assert "nothing can be sent since" in position_of(consumer).error
+    end_pauses(consumer)
+    while serve(server):
+        pass
+    assert target.taken == [1, 2, 3, *([] if acknowledged else [4]), 5, 6, 7]
+    assert position_of(consumer).position == 7
+
+
+def test_an_event_that_is_refused_meanwhile_is_a_dead_letter(served, things):
+    target = Slow()
+    target.fails = {2: MessageRefused("It is ugly.")}
+    server = served(target)
+    fill(things, *range(1, 7))
+    while serve(server):
+        pass
+    assert target.taken == [1, 2, 4, 5, 6, 7]
+    position = position_of(server.subscription.consumer)
+    assert (position.position, position.handled, position.dead_lettered) == (7, 6, 1)
+
+
+def test_a_bridge_that_promises_to_send_only_and_asks_the_database_is_found_out():
+    paper = Paper()
+    said = (
+        r"(?s)ToPaper breaks 1 of \d+ promises of a bridge.*\n  sends_only: it says sends_only, and its send\(\) asked"
+    )
+    with pytest.raises(AssertionError, match=said):
+        check_target(ToPaper(paper, breaks="asks the database"), received=lambda: paper.entries)
+
+
+def test_a_bridge_that_does_not_promise_it_is_not_asked(monkeypatch):
+    monkeypatch.setattr(PaperBridge, "sends_only", False)
+    paper = Paper()
+    found = check_target(ToPaper(paper, breaks="asks the database"), received=lambda: paper.entries)
+    assert found["sends_only"] == "not checked: it doesn't say so"
