@@ -13,14 +13,6 @@ SELECT
     set_config('idle_in_transaction_session_timeout', '0', true)
 
 
--- name: hold
--- Take the advisory lock of a lease for what the server sends in this message, see `take_lock`: while a frozen worker
--- takes no answer, its snapshot stays open.
---
--- Parameters: token.
-SELECT pg_try_advisory_xact_lock(%(token)s::bigint)
-
-
 -- name: lock_holder
 -- The session that has the lock of a lease, see `take_lock`; the pid is null where it is a prepared transaction.
 --

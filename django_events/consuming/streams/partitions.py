@@ -10,7 +10,6 @@ import secrets
 from django.db import DatabaseError, connections
 
 from django_events import sql
-from django_events.consuming import leases
 from django_events.consuming.leases import end_holder
 from django_events.consuming.reading import are_whole, light
 from django_events.consuming.streams.leased_partitions import LeasedPartition, ReadAhead, reach
@@ -189,7 +188,7 @@ class PreparedClaim:
             return False
         try:
             reading = self._read_on, {"partition": self._partition, "position": position, "upper": upper}
-            self._session.send((leases.SQL.hold, {"token": token}), reading)
+            self._session.send((SQL.hold, {"token": token}), reading)
         except DatabaseError:
             return False  # what is settled next says so, if the connection is lost
         return True

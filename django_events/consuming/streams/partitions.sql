@@ -127,6 +127,14 @@ CROSS JOIN LATERAL ({light}) AS event
 WHERE NOT EXISTS (SELECT FROM ONLY {log})
 
 
+-- name: hold
+-- Take the advisory lock of a lease for what the server sends in this message, see `take_lock` of leases: while a
+-- frozen worker takes no answer, its snapshot stays open.
+--
+-- Parameters: token.
+SELECT pg_try_advisory_xact_lock(%(token)s::bigint)
+
+
 -- name: in_claimed_partition
 -- Part of a condition on an event `e` of a topic's own log: it is of the partition that `claim_and_read` leased.
 --
