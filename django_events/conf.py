@@ -10,6 +10,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from django.conf import settings as django_settings
@@ -57,6 +58,26 @@ LONGEST_REQUEST = timedelta(minutes=10)  # of a webhook
 SOONEST_VANISHED = timedelta(seconds=1)  # a process that is only busy says something before
 
 
+class HookKind(Enum):
+    """What an entry of NOTIFY names."""
+
+    MAIL_ADMINS = "mail_admins"
+    WEBHOOK = "an address, which is a secret"
+    FUNCTION = "the path of a function"
+
+
+def kind_of_hook(entry: Any) -> HookKind | None:
+    """What an entry of NOTIFY names; None if it can't be used."""
+    if not isinstance(entry, str):
+        return None
+    if entry == HookKind.MAIL_ADMINS.value:
+        return HookKind.MAIL_ADMINS
+    if entry.startswith(("https://", "http://")):
+        return HookKind.WEBHOOK
+    path = entry.split(".")
+    return HookKind.FUNCTION if len(path) > 1 and all(part.isidentifier() for part in path) else None
+
+
 def problems(values: dict[str, Any]) -> Iterator[str]:
     """Yield a sentence for each value that can't be used."""
     hints = get_type_hints(Settings)
@@ -84,7 +105,7 @@ def problems(values: dict[str, Any]) -> Iterator[str]:
             yield f"DJANGO_EVENTS[{key!r}] has {len(value)} characters, expected {SHORTEST_TOKEN} or more."
         elif key == "TELEMETRY" and (unknown := [name for name in value if name not in TELEMETRY]):
             yield f"DJANGO_EVENTS[{key!r}] names {unknown[0]!r}, expected {' or '.join(map(repr, TELEMETRY))}."
-        elif key == "NOTIFY" and (wrong := [entry for entry in value if not _is_hook(entry)]):
+        elif key == "NOTIFY" and (wrong := [entry for entry in value if kind_of_hook(entry) is None]):
             yield (
                 f"DJANGO_EVENTS[{key!r}] names {_shown(wrong[0])}, expected 'mail_admins', a path like "
                 "'shop.alerts.page', or an address that begins with https:// or http://."
@@ -107,14 +128,6 @@ def _is_network(entry: Any) -> bool:
     except ValueError:
         return False
     return isinstance(entry, str)
-
-
-def _is_hook(entry: Any) -> bool:
-    if not isinstance(entry, str):
-        return False
-    path = entry.split(".")
-    is_path = len(path) > 1 and all(part.isidentifier() for part in path)
-    return entry == "mail_admins" or entry.startswith(("https://", "http://")) or is_path
 
 
 def _shown(entry: Any) -> str:

@@ -19,7 +19,7 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from django_events import models
-from django_events.conf import settings
+from django_events.conf import HookKind, kind_of_hook, settings
 from django_events.log.inventory import next_scheduled, waiting
 from django_events.observing.findings import Finding, Subject
 from django_events.observing.lag import standings
@@ -113,7 +113,8 @@ def _kept(
 
 def _name_of(entry: str) -> str:
     """What stands in the log and the row: the address of a webhook is a secret."""
-    return f"webhook {hashlib.sha256(entry.encode()).hexdigest()[:8]}" if "://" in entry else entry
+    is_secret = kind_of_hook(entry) is HookKind.WEBHOOK
+    return f"webhook {hashlib.sha256(entry.encode()).hexdigest()[:8]}" if is_secret else entry
 
 
 def _call(name: str, entry: str, news: Notification) -> str:
@@ -143,10 +144,11 @@ def _call(name: str, entry: str, news: Notification) -> str:
 
 
 def _hook(entry: str) -> Hook:
-    if entry == "mail_admins":
-        return mail_admins
-    if "://" in entry:
-        return lambda news: post(entry, news)
+    match kind_of_hook(entry):
+        case HookKind.MAIL_ADMINS:
+            return mail_admins
+        case HookKind.WEBHOOK:
+            return lambda news: post(entry, news)
     hook: Hook = import_string(entry)
     return hook
 

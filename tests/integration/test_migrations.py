@@ -17,7 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from django_events import declarations, publish
-from django_events.checks import check_servers
+from django_events.checks.databases import check_servers
 from django_events.models import Event
 from tests.support.fix_topics import transfer_all
 

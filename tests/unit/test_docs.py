@@ -20,7 +20,7 @@ from django.db.models import QuerySet
 from django.dispatch import Signal
 
 import django_events
-from django_events import checks, conf, exceptions, models, operations, pytest_plugin, signals, testing
+from django_events import conf, exceptions, models, operations, pytest_plugin, signals, testing
 from django_events.management import commands
 from django_events.models.consumers import DeadLetterQuerySet
 from django_events.models.deliveries import DeliveryQuerySet, OfConsumers, PastDeliveryQuerySet
@@ -71,11 +71,11 @@ def error_names() -> list[str]:
 
 
 def check_ids() -> list[str]:
-    return sorted(set(re.findall(r"django_events\.[EW]\d{3}", inspect.getsource(checks))))
+    return in_files("checks/*.py", r"django_events\.[EW]\d{3}")
 
 
-def in_migrations(pattern: str) -> list[str]:
-    texts = (path.read_text(encoding="utf-8") for path in sorted(PACKAGE.glob("migrations/*.py")))
+def in_files(files: str, pattern: str) -> list[str]:
+    texts = (path.read_text(encoding="utf-8") for path in PACKAGE.glob(files))
     return sorted({name for text in texts for name in re.findall(pattern, text)})
 
 
@@ -99,7 +99,7 @@ def is_text(nodes: list[ast.expr]) -> bool:
 
 
 def sql_functions() -> list[str]:
-    return in_migrations(r"CREATE (?:OR REPLACE )?FUNCTION (django_events_\w+)\(")
+    return in_files("migrations/*.py", r"CREATE (?:OR REPLACE )?FUNCTION (django_events_\w+)\(")
 
 
 def queryset_verbs(queryset: type[QuerySet[Any]]) -> list[str]:
@@ -156,7 +156,7 @@ CHANGES = [
     *(f"{command} {option}" for command, options in COMMANDS.items() for option in options),
     *(f"events {subcommand}" for subcommand in SUBCOMMANDS),
     *sql_functions(),
-    *in_migrations(r"ERRCODE = '(\w+)'"),
+    *in_files("migrations/*.py", r"ERRCODE = '(\w+)'"),
 ]
 LINES = [
     *(("python.md", name) for name in [*django_events.__all__, *VERBS, *models.__all__, *attributes_of_an_event()]),
@@ -165,7 +165,7 @@ LINES = [
     *(("checks.md", id) for id in check_ids()),
     *(("errors.md", name) for name in error_names()),
     *(("commands.md", name) for command, options in COMMANDS.items() for name in [command, *options]),
-    *(("sql.md", name) for name in [*sql_functions(), *in_migrations(r"ERRCODE = '(\w+)'")]),
+    *(("sql.md", name) for name in [*sql_functions(), *in_files("migrations/*.py", r"ERRCODE = '(\w+)'")]),
     *(("tables.md", getattr(models, name)._meta.db_table) for name in models.__all__),
 ]
 PUBLIC = {name: getattr(django_events, name) for name in django_events.__all__}

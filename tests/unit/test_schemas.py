@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from django_events import UNSET, checks, declarations, schema, topic, upcaster
+from django_events import UNSET, declarations, schema, topic, upcaster
+from django_events.checks.declarations import check_schemas, check_upcasters
 from django_events.contracts.chains import problems_of_chains, problems_of_clocks, problems_of_schemas
 from django_events.exceptions import Invalid, InvalidEvent, UnfitEvent
 from django_events.publishing.encoding import BufferRow, encode
@@ -607,7 +608,7 @@ def test_wrong_declarations_are_named():
         "compatibility='some', expected",
     ):
         assert part in said
-    assert list(checks.check_schemas()) == []  # wrong ones are told once, by the topic
+    assert list(check_schemas()) == []  # wrong ones are told once, by the topic
     with pytest.raises(TypeError, match="is for classes"):
         schema("x")(7)
     with pytest.raises(TypeError, match="is for functions"):
@@ -633,7 +634,7 @@ def test_models_that_lose_something_are_named():
         "Secretive writes the field 'a', and reads it under another name. Give it one alias, instead of a "
         "serialization_alias and a validation_alias.",
     ]
-    [first, _] = checks.check_schemas()
+    [first, _] = check_schemas()
     assert first.id == "django_events.E017" and __file__ in first.hint
 
 
@@ -723,7 +724,7 @@ def test_chains_are_whole():
         "No upcaster of 'placed' leads from version 3 to 4",
     ):
         assert part in said
-    assert {one.id for one in checks.check_upcasters()} == {"django_events.E018"}
+    assert {one.id for one in check_upcasters()} == {"django_events.E018"}
 
 
 def test_two_upcasters_for_one_step_are_named():

@@ -8,7 +8,7 @@ from shutil import disk_usage
 from django.db import connections
 
 from django_events import sql
-from django_events.checks import OLDEST_POSTGRESQL
+from django_events.checks.databases import OLDEST_POSTGRESQL
 from django_events.conf import settings
 from django_events.log.inventory import sizes
 from django_events.observing.doctoring.database import Database

@@ -18,7 +18,7 @@ def settings(database: Database) -> Iterator[Finding]:
     found: list[CheckMessage] = []
     for check in checks.OF_SITE:
         found += check()
-    found += checks.check_servers(databases=[database.using])
+    found += checks.databases.check_servers(databases=[database.using])
     messages = [one for one in found if one.id != TOLD_BY_TROUBLES]
     for one in messages:
         said = error if one.level >= ERROR else warning

@@ -27,7 +27,7 @@ from django_events.bridges.inboxes import back_pressure
 from django_events.bridges.inboxes.inbox_worker import InboxWorker
 from django_events.bridges.inboxes.serving import worker_of
 from django_events.bridges.inboxes.taking_in import find
-from django_events.checks import check_inboxes
+from django_events.checks.bridges import check_inboxes
 from django_events.log.inventory import next_scheduled, waiting, waiting_of_topic
 from django_events.log.transfer import Transfer
 from django_events.models import Topic

@@ -10,7 +10,8 @@ from django.db import connection
 
 from django_events import Draft, declarations, log_source, publish, publish_many, redis_source
 from django_events.bridges.inboxes import log_reader
-from django_events.checks import check_captures, check_inboxes, check_outboxes
+from django_events.checks.bridges import check_inboxes
+from django_events.checks.publishers import check_captures, check_outboxes
 from django_events.models import Event, Topic
 from django_events.operations import erase, remove_topic, restart_inbox
 from django_events.publishing.capture import Capture

@@ -12,7 +12,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from django_events import Draft, declarations, kafka, log_source, redis_source, redis_stream
-from django_events.checks import check_brokers, check_inboxes
+from django_events.checks.bridges import check_brokers, check_inboxes
 from django_events.exceptions import Refused, UnknownName
 from django_events.log.inventory import next_scheduled, waiting
 from django_events.models import Inbox, Intervention

@@ -11,7 +11,7 @@ from django_events import Backoff, redis_stream
 from django_events.bridges.relays.redis_streams import RedisBridge
 from django_events.bridges.relays.relaying import Relaying
 from django_events.bridges.relays.targets import Newest, Route, TargetUnavailable
-from django_events.checks import check_relays
+from django_events.checks.bridges import check_relays
 from django_events.consuming.handlers import FailedAt
 from django_events.models import DeadLetter, Event
 from django_events.models.functions import ClockTimestamp

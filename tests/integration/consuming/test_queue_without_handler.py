@@ -4,7 +4,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_events import Draft, claim, declarations, models, queue
-from django_events.checks import check_consumers
+from django_events.checks.declarations import check_consumers
 from django_events.consuming import registration
 from django_events.consuming.programs.handed_out import hand_out
 from django_events.exceptions import HandlerNotFound

@@ -672,12 +672,12 @@ def test_names_of_triggers_are_short_and_those_of_different_topics_differ(topic,
 
 
 def test_the_check_finds_topics_that_are_not_there(monkeypatch):
-    from django_events import checks
+    from django_events.checks.publishers import check_captures
 
-    assert list(checks.check_captures()) == []
+    assert list(check_captures()) == []
     wrong = capture("acounts", fields=["x"])
     monkeypatch.setattr(pgtrigger, "registered", lambda: [(Account, one) for one in wrong])
-    found = list(checks.check_captures())
+    found = list(check_captures())
 
     assert [(error.id, error.obj) for error in found] == [("django_events.E011", Account)] * 2, "once for all triggers"
     assert found[1].hint == "Did you mean 'accounts'?"

@@ -694,7 +694,7 @@ def test_wrong_declarations_are_found(declare):
 
 
 def test_the_check_names_the_model_and_the_likely_topic(declare):
-    from django_events.checks import check_outboxes
+    from django_events.checks.publishers import check_outboxes
 
     assert list(check_outboxes()) == []
     declare(Tag, "libary", fields=["nmae"])

@@ -25,7 +25,7 @@ from psycopg.conninfo import make_conninfo
 
 from django_events import BufferedWriter, Draft, declarations, publish, publish_many
 from django_events import sql as statements
-from django_events.checks import check_trust
+from django_events.checks.databases import check_trust
 from django_events.log.inventory import waiting
 from django_events.log.retention import writing
 from django_events.log.segments import cut
