@@ -3,31 +3,30 @@
 The id of a message is in docs/reference/checks.md with what to do.
 """
 
-from django_events.checks import (
-    bridges,  # noqa: F401  # registers them
-    databases,
-    declarations,
-    projections,
-    publishers,
-    settings,
-)
+from django_events.checks import bridges, databases, declarations, projections, publishers, settings
 
 # What is about the site, whatever its database is like; `events doctor` asks them too.
 OF_SITE = (
     settings.check_settings,
+    settings.check_events_module,
+    settings.check_notify,
+    settings.check_telemetry,
+    settings.check_apps,
+    settings.check_poll_interval,
     declarations.check_topics,
     declarations.check_consumers,
-    projections.check_projections,
     declarations.check_clocks,
     declarations.check_schemas,
     declarations.check_upcasters,
+    declarations.check_retention,
+    projections.check_projections,
+    bridges.check_relays,
+    bridges.check_inboxes,
+    bridges.check_brokers,
     publishers.check_outboxes,
     publishers.check_captures,
     publishers.check_databases_of_models,
-    settings.check_apps,
     databases.check_engines,
     databases.check_reads,
-    settings.check_poll_interval,
-    declarations.check_retention,
     databases.check_encryption,
 )

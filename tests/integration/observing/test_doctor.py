@@ -14,10 +14,13 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from django.core.checks.registry import registry
 from django.db import OperationalError, connection, connections
 from django.test import override_settings
 
 from django_events import Draft, declarations, publish, publish_many
+from django_events.checks import OF_SITE
+from django_events.checks.databases import check_servers, check_trust
 from django_events.log import channel
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Event, MaintenanceStep, Sample, Topic
@@ -591,6 +594,14 @@ def test_wrong_settings_are_told_as_by_the_checks():
         "Did you mean 'POLL_INTERVAL'?",
     )
     assert answers["django_events.W006"].severity == "warning"
+
+
+def test_the_doctor_asks_all_checks_of_ours():
+    """Those of a database are asked of the one that is examined: its server here, its rights by an examination."""
+    registered = registry.get_checks(include_deployment_checks=True)
+    of_ours = {check for check in registered if check.__module__.startswith("django_events.")}
+
+    assert of_ours - {check_servers, check_trust} == set(OF_SITE)
 
 
 def test_other_problems_of_status_are_told_too(well, things, make_consumer):
