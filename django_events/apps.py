@@ -22,9 +22,9 @@ class DjangoEventsConfig(AppConfig):
     def ready(self) -> None:
         from django_events import checks  # noqa: F401  # registers them
         from django_events.conf import events_module
-        from django_events.fixtures import refuse_fixtures
         from django_events.metrics.installing import install
         from django_events.migrating import teach_makemigrations
+        from django_events.models.fixtures import refuse_fixtures
         from django_events.publishing.model_signals import connect_declared
         from django_events.publishing.session_settings import listen_for_writes
         from django_events.syncing import sync_after_migrate, sync_topics_before_migrate

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from django_events.declarations.cron import is_zone, wrong_cron
 from django_events.declarations.limits import is_storable
-from django_events.operable import Pausable
+from django_events.declarations.operable import Pausable
 
 Missed = Literal["latest", "all", "skip"]
 Overlap = Literal["allow", "skip"]

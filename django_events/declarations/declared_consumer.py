@@ -20,8 +20,8 @@ from django_events.declarations.limits import (
     is_storable,
     rest_is_last,
 )
+from django_events.declarations.operable import Operable
 from django_events.exceptions import HandlerNotFound
-from django_events.operable import Operable
 from django_events.received import ReceivedEvent
 from django_events.retries import Backoff
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from django_events.declarations.limits import MAX_BATCH, MAX_PENDING, NAME, NAME_RULE, check_number, is_storable
-from django_events.operable import Restartable
+from django_events.declarations.operable import Restartable
 from django_events.retries import Backoff
 
 OnUnreadable = Literal["publish", "stop"]

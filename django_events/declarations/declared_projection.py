@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from django_events.declarations.declared_consumer import DeclaredConsumer, Handler
+from django_events.declarations.operable import Rebuildable
 from django_events.declarations.paths import wrong_path
 from django_events.exceptions import HandlerNotFound
-from django_events.operable import Rebuildable
 from django_events.outcomes import Drifts, UpTo
 from django_events.received import ReceivedEvent
 

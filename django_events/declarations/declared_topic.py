@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from django_events.declarations.declared_schema import schema_of
 from django_events.declarations.limits import MAX_PARTITIONS, MIN_SEGMENT_SIZE, NAME, NAME_RULE, check_number
+from django_events.declarations.operable import Changeable
 from django_events.drafts import UNSET, Draft, EventFields, Receipt
-from django_events.operable import Changeable
 
 SchemaCheck = Literal["strict", "warn", "off"]
 Undescribed = Literal["refuse", "pass"]

@@ -18,7 +18,7 @@ WAIT = timedelta(seconds=10)
 
 
 class TopicLike(Protocol):
-    """A declared topic. `DeclaredTopic` lies a floor above, so it can't be named here."""
+    """A declared topic. `DeclaredTopic` has these verbs from here, so it can't be imported here."""
 
     @property
     def name(self) -> str: ...
