@@ -16,7 +16,7 @@ from django_events.maintaining.pruning import SQL as PRUNING_SQL
 from django_events.observing.problems.serving import SQL as SERVING_SQL
 from django_events.observing.queues import SQL as QUEUES_SQL
 from django_events.observing.workers import SQL as WORKERS_SQL
-from django_events.workers.due_partitions import SQL as DUE_PARTITIONS_SQL
+from django_events.workers.partition_states import SQL as PARTITION_STATES_SQL
 from tests.plans.test_plans import explain, nodes, scans
 
 pytestmark = [pytest.mark.django_db, pytest.mark.few(1)]
@@ -252,8 +252,8 @@ def test_of_a_million_that_wait_are_leased_or_kept_a_few_are_read(topic, very_ma
     assert rows_read(pending, consumer_id=waiting, most=1_000) <= 1_001
     prune = PRUNING_SQL.prune_history
     assert 0 < rows_read(prune, consumer_id=waiting, most=1_000) < 3_000
-    redrive = DUE_PARTITIONS_SQL.due_redrive.on(condition=sql.shared.redrive_of_queue)
-    look = DUE_PARTITIONS_SQL.due_queue.on(consumer_id=waiting, unclaimable=0, redrive=redrive)
+    redrive = PARTITION_STATES_SQL.due_redrive.on(condition=sql.shared.redrive_of_queue)
+    look = PARTITION_STATES_SQL.due_queue.on(consumer_id=waiting, unclaimable=0, redrive=redrive)
     assert rows_read(look) < 2_000
     models.Consumer.objects.filter(pk=waiting).update(ordered=False)
     assert 0 < rows_read(claim_statement("claim_unordered"), **of_claim("claim_unordered", waiting)) < 2_000

@@ -1072,7 +1072,7 @@ def test_only_what_matches_counts_for_a_batch(things, make_consumer):
 @pytest.mark.parametrize("place", [0, 7, 29])
 def test_waiting_among_many_events_that_do_not_match_is_no_spinning(things, make_consumer, monkeypatch, place):
     """More than a worker looks at, and one among them that waits for others."""
-    monkeypatch.setattr("django_events.workers.due_partitions.MOST_LOOKED_AT", 10)
+    monkeypatch.setattr("django_events.workers.partition_states.MOST_LOOKED_AT", 10)
     handler = Flaky()
     reader = make_consumer(
         things, handler=handler, types=["a"], batch_size=10, min_batch=2, max_wait=timedelta(hours=1)

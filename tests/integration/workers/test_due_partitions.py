@@ -100,8 +100,8 @@ def test_a_flood_into_partitions_of_this_process_keeps_no_other_waiting(wide, ma
 
 
 def test_a_partition_that_others_served_is_looked_at(wide, make_consumer, django_assert_num_queries, monkeypatch):
-    monkeypatch.setattr("django_events.workers.due_partitions.LONGEST_REFUSAL", 3_600.0)
-    monkeypatch.setattr("django_events.workers.due_partitions.FIRST_REFUSAL", 3_600.0)
+    monkeypatch.setattr("django_events.workers.partition_states.LONGEST_REFUSAL", 3_600.0)
+    monkeypatch.setattr("django_events.workers.partition_states.FIRST_REFUSAL", 3_600.0)
     reader = make_consumer(wide, handler=ignore)
     due_partitions = due_partitions_of(reader)
     assert not due_partitions.look(period=60)
