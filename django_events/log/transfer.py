@@ -38,11 +38,10 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
-from typing import NamedTuple
 
 from django.db import DatabaseError, connections
 
-from django_events import declarations, sql, telemetry
+from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.log import channel, segments
 from django_events.log.clock import DueTicks
@@ -50,6 +49,7 @@ from django_events.log.ends import Known, LogEnd, LogEnds, Moved, Outdated
 from django_events.log.holders import holders
 from django_events.log.inventory import TOPICS_AT_ONCE
 from django_events.log.mark import FinalTickets
+from django_events.log.pending import Looks, Pending, Turn
 from django_events.log.quarantine import quarantine_failing
 from django_events.log.schedule import Schedule
 from django_events.log.setbacks import TopicSetbacks
@@ -64,28 +64,6 @@ MOST_UNPLACED = 5
 TRUSTED_AT_ONCE = 4 * TOPICS_AT_ONCE
 FEW_TOPICS = 4  # a batch each; more of them are moved sooner by one that is for all
 ASKED_AFTER = 1.0  # seconds: a batch of another transfer takes well under that
-
-
-class Pending(NamedTuple):
-    """What one topic has in the buffer: `events` of them up to the ticket `upper`, and more unless complete.
-
-    It fails if its last batch could not be moved, of this transfer or of another one. A mirror's events stay there.
-    """
-
-    topic_id: int
-    topic: str
-    events: int
-    upper: int
-    complete: bool
-    fails: bool
-    mirror: bool
-
-
-class Turn(NamedTuple):
-    """What one batch takes, and which tickets were final when it was looked for."""
-
-    final: int
-    pending: list[Pending]
 
 
 class Transfer:
@@ -119,10 +97,18 @@ class Transfer:
         self._known: dict[int, Known] = {}
         self._ends = LogEnds(self.using, self._known)
         self._trusted_at_once = TRUSTED_AT_ONCE
-        self._fingerprint: str | None = None
         self.schedule.forget()
         self.ticks.forget()
         self._final = FinalTickets(self.using)
+        self._looks = Looks(
+            self.using,
+            self._known,
+            self._final,
+            self.schedule,
+            self.setbacks,
+            batch_size=self.batch_size,
+            only=self.only,
+        )
         self._blocked: set[int] = set()
         self._began = 0.0
 
@@ -157,20 +143,19 @@ class Transfer:
 
         Returns how many events were moved, and whether that was all, as far as is known; if not, `move` has to follow.
         """
-        moved = 0
-        if self.session is None or not self.session.is_good or self._fingerprint is None:
+        moved, buffer_file = 0, self._looks.buffer_file
+        if self.session is None or not self.session.is_good or buffer_file is None:
             return moved, False
         if self._final.crashed or self.schedule.is_due or self.ticks.is_due or len(topic_ids) > FEW_TOPICS:
             return moved, False
         small = SmallBatches(self.session, self._known)
-        filenode = self._fingerprint.split()[1]
         for topic_id in topic_ids:
             if self.only not in (None, topic_id):
                 continue
-            if topic_id in self._blocked or topic_id in self.setbacks or self._is_declared_mirror(topic_id):
+            if topic_id in self._blocked or topic_id in self.setbacks or self._looks.is_declared_mirror(topic_id):
                 return moved, False
             self._began, final = time.monotonic(), self._final.upper
-            batch = small.move(topic_id, filenode=filenode)
+            batch = small.move(topic_id, filenode=buffer_file)
             if not batch.moved:
                 return moved, False
             name, complete = self._known[topic_id].name, batch.events < MOST
@@ -206,8 +191,8 @@ class Transfer:
         seen: Turn | None = None
         self._began = time.monotonic()
         try:
-            with sql.batch(self.using, self._question(), *self.ticks.questions()) as [rows, *next_tick]:
-                seen = self._answered(rows)
+            with sql.batch(self.using, self._looks.question(), *self.ticks.questions()) as [rows, *next_tick]:
+                seen = self._looks.answered(rows)
                 self.ticks.answered(*next_tick)
                 if not seen.pending:
                     return seen, 0
@@ -269,43 +254,8 @@ class Transfer:
             yield Turn(final, [p])
 
     def _look(self, *, only: int | None = None) -> Turn:
-        with sql.batch(self.using, self._question(only=only)) as [rows]:
-            return self._answered(rows, only=only)
-
-    def _question(self, *, only: int | None = None) -> sql.Question:
-        return SQL.pending, {
-            "topic_ids": list(self._known),
-            "marks": [known.mark for known in self._known.values()],
-            "only": self.only if only is None else only,
-            "batch_size": self.batch_size,
-            "scheduled_from": self.schedule.asked(),
-        }
-
-    def _answered(self, rows: sql.Rows, *, only: int | None = None) -> Turn:
-        final = self._final.upper  # nothing is noted between the question and this
-        fingerprint = rows[0][0]
-        if self._fingerprint not in (None, fingerprint):
-            self.setbacks.forget()
-            raise Outdated
-        self._fingerprint = fingerprint
-        self.schedule.answered(rows[0][-1])
-        pending = [Pending(*row[1:-1]) for row in rows if row[1] is not None]
-        for p in pending:
-            self._known.setdefault(p.topic_id, Known(p.topic))
-        if only is None:
-            waiting = {p.topic_id for p in pending}
-            if self.setbacks:
-                self.setbacks.keep(waiting)
-            for topic_id, known in self._known.items():
-                if topic_id not in waiting:
-                    known.mark = max(known.mark, final)
-        ours = [p for p in pending if not p.mirror and not self._is_declared_mirror(p.topic_id)]
-        return Turn(final, [p for p in ours if not self.setbacks.rest(p.topic_id)])
-
-    def _is_declared_mirror(self, topic_id: int) -> bool:
-        """Publishing is refused there; but what was published before that may be committed or due only now."""
-        mirrors = declarations.inboxes.mirrors
-        return bool(mirrors) and topic_id in self._known and self._known[topic_id].name in mirrors
+        with sql.batch(self.using, self._looks.question(only=only)) as [rows]:
+            return self._looks.answered(rows, only=only)
 
     def _take(self, turn: Turn) -> int:
         """Move what was seen, except topics that are locked or have no room: the others don't wait for those."""

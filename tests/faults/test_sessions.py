@@ -6,7 +6,7 @@ from django.db import connection
 
 from django_events import Draft, publish, publish_many, sql
 from django_events.log.mark import SQL as MARK_SQL
-from django_events.log.transfer import SQL as TRANSFER_SQL
+from django_events.log.pending import SQL as PENDING_SQL
 from django_events.log.transfer import Transfer
 from django_events.models import Topic
 from tests.support.fix_topics import assert_dense, log_values, transfer_all
@@ -144,7 +144,7 @@ def pages_of_a_look(worker: Transfer) -> int:
     publish_many("things", [Draft(value="look")])
     with sql.batch("default"), connection.cursor() as cursor:
         cursor.execute(
-            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {TRANSFER_SQL.pending.text}",
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {PENDING_SQL.pending.text}",
             {
                 "topic_ids": list(worker._known),
                 "marks": [known.mark for known in worker._known.values()],

@@ -8,6 +8,7 @@ from django.db import connection
 
 from django_events import Draft, publish_many, sql
 from django_events.log.ends import SQL as ENDS_SQL
+from django_events.log.pending import SQL as PENDING_SQL
 from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.models import Event, Topic
 from django_events.observing.searching import SQL as SEARCH_SQL
@@ -73,7 +74,7 @@ def statistics(request, large) -> str:
 def test_looking_for_pending_events_reads_the_index_of_the_buffer(large, statistics):
     with sql.batch("default"):
         plan = explain(
-            TRANSFER_SQL.pending,
+            PENDING_SQL.pending,
             topic_ids=[large],
             marks=[5],
             only=None,

@@ -14,9 +14,9 @@ from django_events import Draft, cancel, publish, publish_many, sql
 from django_events.exceptions import InvalidEvent, UnknownName
 from django_events.log import channel
 from django_events.log.inventory import next_scheduled
+from django_events.log.pending import SQL as PENDING_SQL
 from django_events.log.schedule import SQL as SCHEDULE_SQL
 from django_events.log.schedule import Schedule
-from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event, ScheduledEvent
 from django_events.models.functions import ClockTimestamp
@@ -299,7 +299,7 @@ def test_looking_for_the_next_one_and_taking_what_is_due_read_the_index(things):
         cursor.execute("ANALYZE django_events_scheduledevent")
     with sql.batch("default"):
         looking = explain(
-            TRANSFER_SQL.pending,
+            PENDING_SQL.pending,
             topic_ids=[],
             marks=[],
             only=None,

@@ -175,7 +175,7 @@ def test_of_two_that_take_the_same_ids_the_primary_key_refuses_the_second(worker
         connect_for_work("default")
         mine = Transfer("default")
         mine.session = prepared.begin("default", {**sql.BATCH_SETTINGS, "lock_timeout": "0"})
-        mine._fingerprint = worker._fingerprint
+        mine._looks._fingerprint = worker._looks._fingerprint
         mine._known.update(worker._known)
         return mine
 
