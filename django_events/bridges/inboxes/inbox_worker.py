@@ -11,23 +11,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import chain
-from typing import Any, cast
+from typing import Any
 
-from django.db import DatabaseError, InterfaceError
+from django.db import DatabaseError
 
-from django_events import sql, telemetry
+from django_events import sql
 from django_events.bridges.inboxes.back_pressure import BackPressure
-from django_events.bridges.inboxes.drafting import LONGEST_REASON, Unreadable, event_of, unreadable_event
+from django_events.bridges.inboxes.drafting import LONGEST_REASON
 from django_events.bridges.inboxes.frozen_twins import FrozenTwins
-from django_events.bridges.inboxes.sources import (
-    Found,
-    GoneMessages,
-    InboxMessage,
-    Places,
-    SourceReader,
-    SourceUnavailable,
-)
+from django_events.bridges.inboxes.intakes import HeldUp, Intakes, told
+from django_events.bridges.inboxes.sources import GoneMessages, InboxMessage, SourceReader, SourceUnavailable
 from django_events.bridges.inboxes.taking_in import (
     InboxRow,
     Intake,
@@ -40,10 +33,7 @@ from django_events.bridges.inboxes.taking_in import (
 from django_events.conf import settings
 from django_events.consuming.failures import storable
 from django_events.declarations import DeclaredInbox, registry
-from django_events.exceptions import EventsError, InvalidEvent, Refused
-from django_events.phrases import count
-from django_events.publishing.encoding import BufferRow, Encoded
-from django_events.retries import RetryLater
+from django_events.exceptions import EventsError, Refused
 from django_events.workers.loop import close_others, connect_for_work
 from django_events.workers.stopping import Stop
 
@@ -54,15 +44,6 @@ LOGGED_AGAIN = 300.0  # seconds, while it fails
 STANDS_BY = 2.0  # seconds, where another process moved the position
 SAID_SERVED = 20.0  # seconds between two notes that it is served, while there is nothing to take in
 LOOKS_AGAIN = 5.0  # seconds between two looks at the row, while it rests: a person may pause it, or begin it anew
-
-
-class HeldUp(Exception):
-    """Nothing behind a message can be taken in now."""
-
-    def __init__(self, reason: str, *, after: timedelta | None = None, again: bool = False) -> None:
-        super().__init__(reason)
-        self.after = after
-        self.again = again
 
 
 class InboxWorker:
@@ -89,6 +70,7 @@ class InboxWorker:
         self._failing_since: datetime | None = None
         self._logged = self._served = self._looked = 0.0
         self._attempts = ("", 0)  # at the message that failed last
+        self._intakes = Intakes(inbox, self._topic, self._attempt)
 
     @property
     def left(self) -> bool:
@@ -228,7 +210,7 @@ class InboxWorker:
         with self._reading():
             found = reader.read(row.position, self.inbox.batch_size)
         self._note_what_is_there(found.lag)
-        intake = self._intake(row.position, found, stop)
+        intake = self._intakes.of(row.position, found, stop)
         if not intake.events and intake.position == row.position:
             if self._doubts_waiting:
                 with self._reading():
@@ -330,84 +312,6 @@ class InboxWorker:
                 "Inbox %s takes nothing in for now: nothing is lost. %s", self.inbox, reason, extra=self._fields()
             )
 
-    def _intake(self, places: Places, found: Found, stop: Stop) -> Intake:
-        """The events of what was found, up to a message that can't be taken in now, or a request to stop."""
-        intake = Intake(begins_at=dict(places))
-        for gone in found.gone:
-            if self.inbox.expired == "stop":
-                raise HeldUp(
-                    f"{_told(gone)} were removed from the source before they were taken in. The inbox waits in front "
-                    f"of what is left: {gone.next}. To go on without them: inbox(…, expired='skip')"
-                )
-            intake.begins_at[gone.log] = gone.place
-            intake.gone += gone.messages
-        events = self._events(intake, found, stop)
-        first = next(events, None)
-        if first is not None and self._is_made_meanwhile:
-            intake.events = cast("Iterator[BufferRow]", chain((first,), events))
-        elif first is not None:
-            intake.events = [first, *events]
-        return intake
-
-    @property
-    def _is_made_meanwhile(self) -> bool:
-        """Whether events are made while the database takes in those in front of them.
-
-        Only where no code of the site makes them: it may ask the database, whose connection waits for it. And a trace
-        that goes on belongs to what came before.
-        """
-        return self.inbox.transform is None and not self._topic.schemas and telemetry.tracing is None
-
-    def _events(self, intake: Intake, found: Found, stop: Stop) -> Iterator[Encoded]:
-        taken = 0
-        for message in found.messages:
-            if taken and stop.requested:
-                break
-            try:
-                event, is_readable = self._event(message, is_first=taken == 0 and not found.gone)
-            except HeldUp:
-                if taken == 0 and not found.gone:
-                    raise
-                break
-            taken += 1
-            intake.last[message.log] = message
-            if not is_readable:
-                intake.unread.append(message.address)
-            if event is None:
-                intake.left_out += 1
-            else:
-                intake.published += 1
-                yield event
-        intake.lag = None if found.lag is None else found.lag - taken
-        if found.passed is not None and taken == len(found.messages):
-            intake.passed, intake.lag, intake.rows = found.passed
-
-    def _event(self, message: InboxMessage, *, is_first: bool) -> tuple[Encoded | None, bool]:
-        """What a message becomes, and whether it can be read. Attempts count where no other one is in front of it."""
-        try:
-            return event_of(self.inbox, self._topic, message), True
-        except RetryLater as error:
-            raise HeldUp(f"transform wants {message.address} to wait: {error}", after=error.after) from error
-        except (DatabaseError, InterfaceError) as error:  # it may pass, and is no message's fault
-            said = f"{type(error).__name__} of a database, while transform had {message.address}"
-            raise HeldUp(said, again=True) from error
-        except Unreadable as error:
-            reason, unreadable = str(error), error
-            if error.again and (not is_first or self._attempt(message) < self.inbox.retry.attempts):
-                raise HeldUp(f"{message.address} can't be read, and is tried again: {reason}", again=True) from error
-        if self.inbox.on_unreadable == "stop":
-            raise HeldUp(
-                f"{message.address} can't be read, and the inbox waits in front of it: {reason} It goes on when "
-                "transform can read it, or leaves it out."
-            )
-        try:
-            return unreadable_event(self.inbox, self._topic, message, unreadable.whole), False
-        except InvalidEvent as error:
-            raise HeldUp(
-                f"{message.address} can't be read ({reason}), and topic {self._topic.name!r} doesn't take it as an "
-                f"event that says so: {error} The inbox waits in front of it until transform reads it or leaves it out."
-            ) from error
-
     def _attempt(self, message: InboxMessage) -> int:
         """Count an attempt at a message, as this process made them; returns how many."""
         address, attempts = self._attempts
@@ -420,7 +324,7 @@ class InboxWorker:
             logger.error(
                 "Inbox %s goes on without %s, which the source removed before they were taken in.",
                 self.inbox,
-                _told(one),
+                told(one),
                 extra=self._fields(),
             )
         for address in unread:
@@ -512,7 +416,3 @@ class InboxWorker:
 
     def _fields(self) -> dict[str, Any]:
         return {"database": self.using, "inbox": self.inbox.name, "topic": self.inbox.topic}
-
-
-def _told(gone: GoneMessages) -> str:
-    return f"{count(gone.messages, gone.unit)} of {gone.log!r} behind {gone.behind}"

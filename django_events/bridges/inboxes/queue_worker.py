@@ -15,7 +15,8 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from django_events.bridges.inboxes import inbox_worker
-from django_events.bridges.inboxes.inbox_worker import LOOKS_AGAIN, SHORTEST_PAUSE, HeldUp, InboxWorker
+from django_events.bridges.inboxes.inbox_worker import LOOKS_AGAIN, SHORTEST_PAUSE, InboxWorker
+from django_events.bridges.inboxes.intakes import HeldUp
 from django_events.bridges.inboxes.queue_sources import QueuedMessage, QueueInUse, QueueReader, dedup_key_of
 from django_events.bridges.inboxes.queue_taking_in import QueuedEvent, last_word, take_in_queued, taken_already
 from django_events.bridges.inboxes.sources import InboxMessage, SourceUnavailable
@@ -199,7 +200,7 @@ class QueueInboxWorker(InboxWorker):
                 held.messages.append((one, timedelta(0)))  # as long as the one in front of it is away, so is this
                 continue
             try:
-                event, is_readable = self._event(one.message, is_first=True)
+                event, is_readable = self._intakes.event(one.message, is_first=True)
             except HeldUp as error:
                 held.messages.append((one, self._pause(one.message, error)))
                 if one.group is not None:
