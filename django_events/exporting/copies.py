@@ -19,7 +19,7 @@ from django_events.exporting.journal import FOLDER
 from django_events.exporting.parts import Parts
 from django_events.exporting.paths import read_as_data, split
 from django_events.exporting.storage import OfDisk, files_below
-from django_events.exporting.tables.table import STATES, Mark
+from django_events.exporting.tables.table import STATES, Mark, Opening
 from django_events.exporting.writing import SCHEMA
 from django_events.reading.topics import TopicLog
 from django_events.reading.typed.columns import DATA, NAMES, RESCUED, VERSION
@@ -263,7 +263,9 @@ class DeltaCopy:
         from django_events.exporting.tables.delta_states import DeltaStates
 
         is_of_states = kind_of(DeltaTable(place)) == STATES
-        opened = (DeltaStates if is_of_states else DeltaEvents)(place, log.name, log.incarnation, allow_loss=True)
+        opened = (DeltaStates if is_of_states else DeltaEvents)(
+            place, log.name, log.incarnation, Opening(allow_loss=True)
+        )
         mark = opened.mark()
         self.place, self.erased = place, opened.erased()
         table = DeltaTable(place, version=opened.version())
@@ -306,7 +308,7 @@ class IcebergCopy:
 
         is_of_states = kind_of(namespace.catalog.load_table((namespace.name, log.name))) == STATES
         made = IcebergStates if is_of_states else IcebergEvents
-        self._opened = made(namespace, log.name, log.incarnation, allow_loss=True)
+        self._opened = made(namespace, log.name, log.incarnation, Opening(allow_loss=True))
         try:
             mark = self._opened.mark()
             self.place, self.erased = self._opened.place, self._opened.erased()

@@ -6,7 +6,7 @@ append also says its mark in the history, which tells whether it was undone.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from pyarrow.fs import FileSelector, PyFileSystem
 from django_events.exceptions import Refused
 from django_events.exporting.blanking import ERASED_METADATA, LEFT
 from django_events.exporting.erasures import LastErasure
-from django_events.exporting.file_columns import PLAIN, FileColumns
+from django_events.exporting.file_columns import FileColumns
 from django_events.exporting.paths import read_as_data, split
 from django_events.exporting.tables.delta_expiring import (
     DeltaFiles,
@@ -36,6 +36,7 @@ from django_events.exporting.tables.folders import files_of_table
 from django_events.exporting.tables.rows_files import RowsFile, folder_on_disk, other_partitions
 from django_events.exporting.tables.table import (
     COLUMNS,
+    DEFAULTS,
     ERASED,
     EVENTS,
     INCARNATION,
@@ -43,13 +44,13 @@ from django_events.exporting.tables.table import (
     NEXT,
     Conflict,
     Mark,
+    OpenedTable,
+    Opening,
     is_at,
     lost_end,
     lost_mark,
     new_columns,
     other_kind,
-    refuse_other_deletes,
-    refuse_other_values,
 )
 from django_events.exporting.writing import COMPARED, ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
 from django_events.reading.typed.columns import DATA
@@ -69,30 +70,17 @@ CHANGES = "delta.enableChangeDataFeed"
 CONSTRAINTS, COLUMN_NAMES = "delta.constraints.", "delta.columnMapping.mode"
 
 
-class DeltaEvents:
+class DeltaEvents(OpenedTable):
     """A Delta table in a folder, or at an address that delta-rs knows."""
 
-    kind = EVENTS
     _partitions: ClassVar = [DAY.name]
 
-    def __init__(
-        self,
-        place: str,
-        topic: str,
-        incarnation: str,
-        *,
-        deletes: Collection[str] = (),
-        allow_loss: bool = False,
-        columns: FileColumns = PLAIN,
-    ) -> None:
+    def __init__(self, place: str, topic: str, incarnation: str, how: Opening = DEFAULTS) -> None:
+        super().__init__(how)
         self._place, self._topic, self._incarnation = place, topic, incarnation
-        self._deletes, self._allow_loss, self._columns = deletes, allow_loss, columns
         self._table = self._opened()
         self._whole_at: int | None = None  # the version that was last found to have all rows of its mark
         self._files = DeltaFiles()
-        self.lost_end = False
-        self.left_out = 0
-        self.first_erased = LastErasure()
 
     def mark(self) -> Mark | None:
         self._table.update_incremental()
@@ -336,20 +324,8 @@ class DeltaEvents:
         """None goes: checkpoints make commits take the same time, however many versions there are."""
         return RemovedVersions()
 
-    def refuse_other_values(self) -> None:
-        refuse_other_values(self.values(), self._columns, self._place)
-        refuse_other_deletes(self.deletes(), self._deletes, self._place)
-
     def values(self) -> str:
-        """What its values are typed as; nothing where they are text."""
         return self._table.metadata().configuration.get(COLUMNS) or ""
-
-    def deletes(self) -> tuple[str, ...]:
-        return ()
-
-    def _said_of_rows(self) -> dict[str, str]:
-        """What the table says for ever of what its rows stand for."""
-        return {}
 
     def close(self) -> None:
         """Nothing is open between two calls."""

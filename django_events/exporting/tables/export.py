@@ -31,7 +31,7 @@ from django_events.exporting.storage import keep_files
 from django_events.exporting.tables.erasing import erase_in_table
 from django_events.exporting.tables.expiring import RemovedVersions
 from django_events.exporting.tables.rows_files import RowsWriter, folder_on_disk, read_footers
-from django_events.exporting.tables.table import Conflict, EventTable, Mark
+from django_events.exporting.tables.table import Conflict, EventTable, Mark, Opening
 from django_events.reading import topics
 from django_events.reading.dsn import Connection, Dsn
 from django_events.reading.following import Follower
@@ -438,21 +438,17 @@ class _Run:
 
 def opened(wanted: TableExport, log: TopicLog) -> EventTable:
     """The table of a topic, made if it isn't there."""
-    how: dict[str, Any] = {
-        "deletes": wanted.deletes,
-        "allow_loss": wanted.allow_loss,
-        "columns": wanted.columns_of(log.name),
-    }
+    how = Opening(deletes=wanted.deletes, allow_loss=wanted.allow_loss, columns=wanted.columns_of(log.name))
     if wanted.format == "delta":
         from django_events.exporting.tables.delta import DeltaEvents
         from django_events.exporting.tables.delta_states import DeltaStates
 
         made = DeltaStates if wanted.upsert else DeltaEvents
-        return made(f"{wanted.path}/{log.name}", log.name, log.incarnation, **how)
+        return made(f"{wanted.path}/{log.name}", log.name, log.incarnation, how)
     from django_events.exporting.tables.iceberg import IcebergEvents
     from django_events.exporting.tables.iceberg_catalogs import configured, in_folder
     from django_events.exporting.tables.iceberg_states import IcebergStates
 
     namespace = configured(wanted.catalog, wanted.path) if wanted.catalog else in_folder(wanted.path)
     kind = IcebergStates if wanted.upsert else IcebergEvents
-    return kind(namespace, log.name, log.incarnation, **how)
+    return kind(namespace, log.name, log.incarnation, how)

@@ -28,7 +28,7 @@ from pyiceberg.utils.properties import property_as_bool
 from django_events.exceptions import Refused
 from django_events.exporting.blanking import blanked
 from django_events.exporting.erasures import LastErasure
-from django_events.exporting.file_columns import PLAIN, FileColumns
+from django_events.exporting.file_columns import FileColumns
 from django_events.exporting.storage import make_below
 from django_events.exporting.tables.expiring import THINNED_AT_ONCE, RemovedVersions, moment_of, not_named, remove
 from django_events.exporting.tables.iceberg_catalogs import Namespace, beside_others
@@ -47,6 +47,7 @@ from django_events.exporting.tables.iceberg_rewriting import IcebergRanges, over
 from django_events.exporting.tables.rows_files import RowsFile, folder_on_disk, other_partitions
 from django_events.exporting.tables.table import (
     COLUMNS,
+    DEFAULTS,
     ERASED,
     ERASED_AT,
     EVENTS,
@@ -56,13 +57,13 @@ from django_events.exporting.tables.table import (
     NEXT,
     Conflict,
     Mark,
+    OpenedTable,
+    Opening,
     is_at,
     lost_end,
     lost_mark,
     new_columns,
     other_kind,
-    refuse_other_deletes,
-    refuse_other_values,
 )
 from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
 from django_events.reading.typed.columns import DATA
@@ -87,27 +88,14 @@ PROPERTIES = {
 }
 
 
-class IcebergEvents:
+class IcebergEvents(OpenedTable):
     """An Iceberg table in a catalogue."""
 
-    kind = EVENTS
     _by_day = True
 
-    def __init__(
-        self,
-        namespace: Namespace,
-        topic: str,
-        incarnation: str,
-        *,
-        deletes: Collection[str] = (),
-        allow_loss: bool = False,
-        columns: FileColumns = PLAIN,
-    ) -> None:
+    def __init__(self, namespace: Namespace, topic: str, incarnation: str, how: Opening = DEFAULTS) -> None:
+        super().__init__(how)
         self._catalog, self._name, self._folder = namespace.catalog, (namespace.name, topic), namespace.folder
-        self._deletes, self._allow_loss, self._columns = deletes, allow_loss, columns
-        self.lost_end = False
-        self.left_out = 0
-        self.first_erased = LastErasure()
         self._files, self._ranges = IcebergFiles(), IcebergRanges()
         try:
             beside_others(partial(self._catalog.create_namespace_if_not_exists, namespace.name))
@@ -349,20 +337,8 @@ class IcebergEvents:
             raise Conflict(str(error)) from error  # another run has removed one of them
         self._table = self._loaded()
 
-    def refuse_other_values(self) -> None:
-        refuse_other_values(self.values(), self._columns, self.place)
-        refuse_other_deletes(self.deletes(), self._deletes, self.place)
-
     def values(self) -> str:
-        """What its values are typed as; nothing where they are text."""
         return self._table.properties.get(COLUMNS, "")
-
-    def deletes(self) -> tuple[str, ...]:
-        return ()
-
-    def _said_of_rows(self) -> dict[str, str]:
-        """What the table says for ever of what its rows stand for."""
-        return {}
 
     def close(self) -> None:
         self._catalog.close()

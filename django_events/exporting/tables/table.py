@@ -136,6 +136,52 @@ class EventTable(Protocol):
         """Give back what is open."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """How a run opens a table: with the types that delete keys of a table of states, and its columns of values.
+
+    With `allow_loss` it goes on where rows are gone and the table's history doesn't say any more which.
+    """
+
+    deletes: Collection[str] = ()
+    allow_loss: bool = False
+    columns: FileColumns = PLAIN
+
+
+DEFAULTS = Opening()
+
+
+class OpenedTable:
+    """What tables of all formats have in common, once they are opened: see `EventTable`."""
+
+    kind = EVENTS
+
+    def __init__(self, how: Opening) -> None:
+        self._deletes, self._allow_loss, self._columns = how.deletes, how.allow_loss, how.columns
+        self.lost_end = False
+        self.left_out = 0
+        self.first_erased = LastErasure()
+
+    @property
+    def place(self) -> str:
+        raise NotImplementedError
+
+    def values(self) -> str:
+        """What its values are typed as; nothing where they are text."""
+        raise NotImplementedError
+
+    def deletes(self) -> tuple[str, ...]:
+        return ()
+
+    def _said_of_rows(self) -> dict[str, str]:
+        """What the table says for ever of what its rows stand for."""
+        return {}
+
+    def refuse_other_values(self) -> None:
+        _refuse_other_values(self.values(), self._columns, self.place)
+        _refuse_other_deletes(self.deletes(), self._deletes, self.place)
+
+
 def is_at(newest: int | None, mark: Mark) -> bool:
     """Whether the rows of a table reach its mark, where its history doesn't."""
     return newest is not None and newest >= mark.next - 1
@@ -176,7 +222,7 @@ def types_that_delete(known: Mapping[str, str | None]) -> tuple[str, ...]:
     return tuple(json.loads(known.get(DELETES) or "[]"))
 
 
-def refuse_other_deletes(there: Collection[str], deletes: Collection[str], place: str) -> None:
+def _refuse_other_deletes(there: Collection[str], deletes: Collection[str], place: str) -> None:
     """Refused if a run would delete keys by other types than the table's rows went by: it would have half of both."""
     if set(there) != set(deletes):
         raise Refused(
@@ -202,7 +248,7 @@ def new_columns(known: pa.Schema, place: str, columns: FileColumns = PLAIN) -> l
     return missing
 
 
-def refuse_other_values(said: str, columns: FileColumns, place: str) -> None:
+def _refuse_other_values(said: str, columns: FileColumns, place: str) -> None:
     """Refused if a table has its values in other columns than this run has: readers would find half of them."""
     if said != columns.said:
         raise Refused(

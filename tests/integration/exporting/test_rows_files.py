@@ -36,7 +36,7 @@ from django_events.exporting.tables.export import TableExport, TableSummary, exp
 from django_events.exporting.tables.iceberg import IcebergEvents
 from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
 from django_events.exporting.tables.rows_files import RowsFile, folder_on_disk, read_footers
-from django_events.exporting.tables.table import Conflict, EventTable, Mark
+from django_events.exporting.tables.table import Conflict, EventTable, Mark, Opening
 from django_events.exporting.writing import ParquetOutput
 from django_events.log.compaction import compact
 from django_events.management.described import file_columns
@@ -289,8 +289,8 @@ def test_what_comes_before_the_files_are_written_conflicts_too(
 
 def typed_table(format: str, folder: Path, topic: Any, columns: FileColumns) -> EventTable:
     if format == "delta":
-        return DeltaEvents(f"{folder}/{topic}", str(topic), incarnation(topic), columns=columns)
-    return IcebergEvents(in_folder(str(folder)), str(topic), incarnation(topic), columns=columns)
+        return DeltaEvents(f"{folder}/{topic}", str(topic), incarnation(topic), Opening(columns=columns))
+    return IcebergEvents(in_folder(str(folder)), str(topic), incarnation(topic), Opening(columns=columns))
 
 
 class LineWithTax(BaseModel):

@@ -29,7 +29,7 @@ from django_events.exporting.file_columns import PLAIN, FileColumns
 from django_events.exporting.tables.delta import DeltaEvents
 from django_events.exporting.tables.iceberg import IcebergEvents
 from django_events.exporting.tables.iceberg_catalogs import in_folder
-from django_events.exporting.tables.table import Conflict, EventTable, Mark
+from django_events.exporting.tables.table import Conflict, EventTable, Mark, Opening
 from django_events.management.described import file_columns
 from django_events.management.spark import names_of_keys
 from django_events.models import Intervention
@@ -288,8 +288,8 @@ def columns_of(topic: Any, *models: type[BaseModel]) -> FileColumns:
 
 def table_of(kind: str, folder: Path, topic: Any, columns: FileColumns) -> EventTable:
     if kind == "delta":
-        return DeltaEvents(f"{folder}/{topic}", str(topic), incarnation(topic), columns=columns)
-    return IcebergEvents(in_folder(str(folder)), str(topic), incarnation(topic), columns=columns)
+        return DeltaEvents(f"{folder}/{topic}", str(topic), incarnation(topic), Opening(columns=columns))
+    return IcebergEvents(in_folder(str(folder)), str(topic), incarnation(topic), Opening(columns=columns))
 
 
 def batches(dsn: str, topic: Any, columns: FileColumns, offset: int) -> list[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from django_events.exporting.comparison import Compared, Comparison
 from django_events.exporting.tables.delta_states import DeltaStates
 from django_events.exporting.tables.iceberg_catalogs import in_folder
 from django_events.exporting.tables.iceberg_states import IcebergStates
-from django_events.exporting.tables.table import Conflict, Mark
+from django_events.exporting.tables.table import Conflict, Mark, Opening
 from django_events.management.spark import names_of_keys
 from django_events.operations import erase
 from django_events.reading.dsn import Dsn
@@ -237,8 +237,8 @@ def test_of_two_deploys_that_upsert_at_once_one_fails(log: Log, dsn: str, tmp_pa
 
 def table_of(kind: str, folder: Path, topic: Any, columns: Any) -> Any:
     if kind == "delta":
-        return DeltaStates(f"{folder}/{topic}", str(topic), incarnation(topic), columns=columns)
-    return IcebergStates(in_folder(str(folder)), str(topic), incarnation(topic), columns=columns)
+        return DeltaStates(f"{folder}/{topic}", str(topic), incarnation(topic), Opening(columns=columns))
+    return IcebergStates(in_folder(str(folder)), str(topic), incarnation(topic), Opening(columns=columns))
 
 
 def batches(dsn: str, topic: Any, columns: Any, offset: int) -> list[Any]:
