@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_events import Draft, declarations, publish, publish_many
 from django_events.exceptions import Invalid, UnknownName
-from django_events.models import Event, Topic
+from django_events.models import Event, ScheduledEvent, Topic
 from django_events.statements import log_table
 from tests.support.fix_topics import drop_topics, transfer_all
 
@@ -343,8 +343,13 @@ def test_a_question_asks_anew_each_time(orders):
         lambda topic: list(Event.objects.peek(topic)),
         lambda topic: list(Event.objects.timeline(topic, "1")),
         lambda topic: Event.objects.of(topic).count(),
+        lambda topic: Event.objects.between(topic),
+        lambda topic: list(Event.objects.latest(topic)),
+        lambda topic: Event.objects.latest(topic, key="1"),
+        lambda topic: list(Event.objects.across(topic, ["default"])),
+        lambda topic: list(ScheduledEvent.objects.of(topic)),
     ],
-    ids=["at", "since", "peek", "timeline", "of"],
+    ids=["at", "since", "peek", "timeline", "of", "between", "latest", "latest of a key", "across", "scheduled"],
 )
 @pytest.mark.parametrize("topic", ["nothing", "' OR true --", declarations.DeclaredTopic(name="nothing")], ids=str)
 def test_a_topic_that_is_not_in_the_database_is_unknown(orders, topic, ask):
