@@ -78,7 +78,7 @@ class OfDisk:
 
     def add(self, file: str, text: str, draft: str) -> bool:
         written, place = _here(draft), _here(file)
-        _make(written)
+        make_folder(written)
         try:
             with (written / place.name).open("w") as out:
                 out.write(text)
@@ -110,7 +110,7 @@ class OfDisk:
         shutil.rmtree(_here(folder), ignore_errors=True)
 
     def make(self, folder: str) -> None:
-        _make(_here(folder))
+        make_folder(_here(folder))
 
     def gather(self, files: Sequence[str], source: str, target: str) -> None:
         place = _here(target)
@@ -124,7 +124,7 @@ class OfDisk:
         _here(target + SUCCESS).touch()
 
     def _move(self, source: Path, target: Path) -> bool:
-        _make(target.parent)
+        make_folder(target.parent)
         try:
             # The system call refuses a folder that has something in it: nothing is looked up before, nor copied after.
             os.rename(source, target)  # noqa: PTH104
@@ -189,11 +189,19 @@ def _here(path: str) -> Path:
     return Path(split(path)[2])
 
 
-def _make(folder: Path) -> None:
-    """Make a folder and those above it, so that a power failure doesn't take them away."""
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, so that a power failure doesn't take them away.
+
+    Refused in a file system that takes none, like that of /proc, and says of each that it is not there.
+    """
     if not folder.is_dir():
-        _make(folder.parent)
-        folder.mkdir(exist_ok=True)
+        make_folder(folder.parent)
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileNotFoundError as error:
+            if not folder.parent.is_dir():  # another run has cleared it meanwhile
+                raise
+            raise Refused(f"{folder} can't be made: {folder.parent} takes no folders. Say another folder.") from error
         _keep(folder.parent)
 
 

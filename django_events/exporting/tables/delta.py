@@ -23,6 +23,7 @@ from django_events.exporting.blanking import ERASED_METADATA, LEFT
 from django_events.exporting.erasures import LastErasure
 from django_events.exporting.file_columns import FileColumns
 from django_events.exporting.paths import read_as_data, split
+from django_events.exporting.storage import make_folder
 from django_events.exporting.tables.delta_expiring import (
     DeltaFiles,
     DeltaLog,
@@ -341,6 +342,8 @@ class DeltaEvents(OpenedTable):
     def _opened(self) -> DeltaTable:
         if not DeltaTable.is_deltatable(self._place):
             self._refuse_foreign()
+            if (folder := _on_disk(self._place)) is not None:
+                make_folder(folder)  # delta-rs would, and say less of why it can't
             try:
                 return DeltaTable.create(
                     self._place,
@@ -433,11 +436,16 @@ def kind_of(table: DeltaTable) -> str:
 
 def _names(place: str) -> list[str]:
     """The names in a folder, or below a prefix of an object store."""
-    if split(place)[0] in ("", "file"):
-        folder = Path(split(place)[2])
+    if (folder := _on_disk(place)) is not None:
         return [path.name for path in folder.iterdir()] if folder.is_dir() else []
     store = PyFileSystem(DeltaStorageHandler(place))
     return [found.base_name for found in store.get_file_info(FileSelector("", allow_not_found=True))]
+
+
+def _on_disk(place: str) -> Path | None:
+    """The folder at a place; None in an object store."""
+    scheme, _, path = split(place)
+    return Path(path) if scheme in ("", "file") else None
 
 
 def _name(topic: str, incarnation: str, of: str = "") -> str:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 
 from django_events.exceptions import Invalid, Refused
 from django_events.exporting.paths import read_as_data
+from django_events.exporting.storage import make_folder
 
 NAMESPACE = "events"
 CATALOG = "catalog.db"
@@ -31,7 +32,7 @@ class Namespace:
 
 def in_folder(folder: str) -> Namespace:
     """A catalogue in the folder of its tables, in SQLite: for one machine."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    make_folder(Path(folder))
     found = read_as_data(path.name for path in Path(folder).iterdir())
     if found and CATALOG not in found:
         raise Refused(f"{folder} holds {found[0]!r}, and no catalogue that knows of it. Take an empty folder.")

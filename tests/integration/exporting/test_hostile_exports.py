@@ -262,7 +262,7 @@ def test_a_draft_that_a_later_run_has_cleared_is_told_of_that_run(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = log(*(Draft(value=n) for n in range(20)))
-    make, later = storage._make, list[str]()
+    make, later = storage.make_folder, list[str]()
 
     def make_late(folder: Path) -> None:
         make(folder)
@@ -273,7 +273,7 @@ def test_a_draft_that_a_later_run_has_cleared_is_told_of_that_run(
             publish(topic, 1, 2)
             export(topic, tmp_path, format="parquet")
 
-    monkeypatch.setattr(storage, "_make", make_late)
+    monkeypatch.setattr(storage, "make_folder", make_late)
 
     said = tried(lambda: export(topic, tmp_path, format="parquet"))
 

@@ -171,6 +171,16 @@ def test_an_object_store_needs_spark(log: Log) -> None:
     assert raised.value.returncode == 2
 
 
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_a_folder_that_can_not_be_made_is_named(log: Log, format: str) -> None:
+    topic = log(Draft(value=1))
+
+    # A user without the rights of root is told of these first.
+    with pytest.raises(CommandError, match=r"^/proc/x can't be made: |^Permission denied.* \(/proc/x\)") as raised:
+        run(topic, "--to", "/proc/x", "--format", format)
+    assert raised.value.returncode == 1
+
+
 @pytest.mark.slow
 def test_a_full_disk_is_said_and_finished_later(log: Log, tmp_path: Path) -> None:
     topic = log(*(Draft(value=os.urandom(30_000).hex()) for _ in range(60)))

@@ -763,6 +763,16 @@ def test_a_column_is_added_and_another_type_refused(
         run(topic, "--to", tmp_path, format=format)
 
 
+@FORMATS
+def test_a_folder_that_can_not_be_made_is_named(log: Log, format: str) -> None:
+    topic = log(Draft(value=1))
+
+    # A user without the rights of root is told of these first.
+    with pytest.raises(CommandError, match=r"^/proc/x can't be made: |^Permission denied.* \(/proc/x\)") as raised:
+        run(topic, "--to", "/proc/x", format=format)
+    assert raised.value.returncode == 1
+
+
 @pytest.mark.slow
 @FORMATS
 def test_a_full_disk_is_said_and_finished_later(log: Log, tmp_path: Path, format: str) -> None:
