@@ -11,7 +11,7 @@ from django_events import Draft, jetstream, publish_many, redis_stream, sns, sqs
 from django_events import kafka as kafka_topic
 from django_events import rabbitmq as rabbitmq_queue
 from django_events.operations import erase, rewind
-from tests.support.fix_consumers import serve_due
+from tests.support.fix_consumers import dead_letters, exhaust, serve_due
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_topics import transfer_all
 
@@ -175,6 +175,19 @@ def test_what_was_erased_is_a_null_with_its_key_also_where_transform_had_left_it
     else:
         assert (erased.body, erased.named["erased"]) == (None if target.name == "kafka" else "null", "true")
     assert asked == [1, 2, 3]
+
+
+def test_the_function_of_a_target_is_asked_where_the_null_of_an_erased_event_goes(things, make_relay, redis):
+    fill_topic(things, {"land": "it"}, key="Ada", type="order")
+    erase(things, ids=[1], reason="asked for")
+    to_lands = make_relay(things, to=redis_stream(lambda event: event.value["land"]), name="to-lands")
+    exhaust(to_lands)
+    serve_due(make_relay(things, to=redis_stream(lambda event: f"shop.{event.type}"), name="to-types"))
+
+    [entry] = redis.entries()
+    assert (entry.address, entry.data) == ("things/1", "null")
+    [letter] = dead_letters(to_lands)
+    assert "TypeError: 'NoneType' object is not subscriptable" in letter.error
 
 
 @pytest.fixture
