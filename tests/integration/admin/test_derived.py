@@ -34,6 +34,7 @@ def test_its_page_says_which_table_it_keeps_and_up_to_where(olga, projection):
 
     assert "<code>projecting_app_customertotal</code>" in text and "<dt>True up to event</dt><dd>12 <span" in text
     assert "Is filled anew" not in text
+    assert "<code>manage.py events rebuild totals</code>" in text  # no button: see docs/how-to/projections.md
 
 
 @pytest.mark.slow
@@ -63,4 +64,5 @@ def test_its_page_says_how_a_rebuild_gets_on(olga, projection):
 def test_the_page_of_another_consumer_says_nothing_of_it(olga, lanes, make_consumer):
     reader = make_consumer(lanes, handler=lambda event: None)
 
-    assert "Keeps the table" not in page(olga, reader)
+    text = page(olga, reader)
+    assert "Keeps the table" not in text and "events rebuild" not in text
