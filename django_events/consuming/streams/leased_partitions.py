@@ -17,53 +17,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from django_events import sql
 from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, bury, judge
 from django_events.consuming.leases import Lease, give_up
 from django_events.consuming.missing import left_out, refuse_gap, refuse_missing
 from django_events.consuming.reading import ALL, NOTHING, EventGone, bounded, loaded
-from django_events.consuming.subscriptions import Subscription
+from django_events.consuming.streams.batches import MOST, EventBatch, ReadAhead, ReadOn, reach
 from django_events.consuming.unread import UnreadEvent
 from django_events.received import ReceivedEvent
 
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
-
-# How many ids a read looks at, at least, where a filter or the partition may leave out most of them.
-RANGE = 10_000
-MOST = 1_000_000  # events in one read, where neither batch_size nor memory sets a limit
-
-
-class ReadOn(Protocol):
-    """Reads the events behind a position, up to an id; None where that has to be done in another way."""
-
-    def read(self, position: int, upper: int) -> sql.Rows | None: ...
-
-    def settle_and_read(
-        self, settle: sql.Question, position: int, upper: int
-    ) -> tuple[sql.Rows, sql.Rows | None] | None: ...
-
-    def ask(self, position: int, upper: int, *, token: int) -> bool: ...
-
-    def answer(self) -> sql.Rows | None: ...
-
-
-class EventBatch(NamedTuple):
-    """The next events, and the position and number that the consumer has reached when all of them are handled."""
-
-    events: list[ReceivedEvent]
-    position: int
-    number: int
-
-
-class ReadAhead(NamedTuple):
-    """The rows of the events behind a position, up to an id."""
-
-    after: int
-    rows: sql.Rows
-    upper: int
 
 
 class Entry(NamedTuple):
@@ -506,8 +472,3 @@ class LeasedPartition(Lease):
             if rows := sql.fetch_whole(self.using, statement):
                 return int(rows[0][0])
         return events[-1].number if events else self.number
-
-
-def reach(of: Subscription, most: int) -> int:
-    """How many ids to look at for so many events."""
-    return most if of.is_dense else max(RANGE, 2 * most * of.partitions)

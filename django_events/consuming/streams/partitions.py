@@ -12,7 +12,8 @@ from django.db import DatabaseError, connections
 from django_events import sql
 from django_events.consuming.leases import end_holder
 from django_events.consuming.reading import are_whole, light
-from django_events.consuming.streams.leased_partitions import LeasedPartition, ReadAhead, reach
+from django_events.consuming.streams.batches import ReadAhead, reach
+from django_events.consuming.streams.leased_partitions import LeasedPartition
 from django_events.consuming.subscriptions import Subscription
 from django_events.log.segments import Segment
 from django_events.sql.prepared import SharedSession

@@ -19,7 +19,8 @@ from django_events.consuming.leases import Lease, end_holder
 from django_events.consuming.reading import is_of_payload
 from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.streams import layouts
-from django_events.consuming.streams.leased_partitions import EventBatch, LeasedPartition
+from django_events.consuming.streams.batches import EventBatch
+from django_events.consuming.streams.leased_partitions import LeasedPartition
 from django_events.consuming.streams.partitions import PreparedClaim, claim
 from django_events.consuming.streams.ranges import RangeSize, RangeTurn
 from django_events.consuming.streams.redriving import next_redrive

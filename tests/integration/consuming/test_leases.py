@@ -818,7 +818,7 @@ def test_a_dead_letter_that_kills_its_worker_runs_out_of_attempts_too(things, ma
 @pytest.mark.requirement("E10")
 def test_a_filter_does_not_hide_the_event_that_kills(lanes, make_consumer, monkeypatch):
     """Ranges without a match come first: the batch that was in hand is still the next that is read."""
-    monkeypatch.setattr("django_events.consuming.streams.leased_partitions.RANGE", 8)
+    monkeypatch.setattr("django_events.consuming.streams.batches.RANGE", 8)
     handler = Killer("deadly")
     reader = make_consumer(lanes, handler=handler, types=["a"], retry=Backoff(attempts=2))
     fill(lanes, *range(30), partition=1)
