@@ -180,6 +180,12 @@ class Feed:
         """Whether nothing more comes."""
         return self.stage is Stage.ENDED and not self._waiting
 
+    @property
+    def has_event(self) -> bool:
+        """Whether the next one to take is there, and is an event."""
+        with self._lock:
+            return bool(self._waiting) and isinstance(self._waiting[0], ReceivedEvent)
+
     def _opens(self) -> bool:
         """Returns whether it was not opened before: then a tailer is to be told of it."""
         with self._lock:

@@ -6,15 +6,18 @@ The `id:` of what is sent is the position in all topics, so a browser's `Last-Ev
 without a connection to the database: under ASGI in the event loop, under WSGI in the thread of its request.
 """
 
+import asyncio
 import json
 import logging
 import re
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from datetime import timedelta
 from types import FrameType
 from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import PermissionDenied
@@ -47,6 +50,8 @@ SentForm = Literal["json", "cloudevent"]
 
 FIFTEEN_SECONDS, TWO_SECONDS = timedelta(seconds=15), timedelta(seconds=2)
 FILTERS = {"types", "keys", "where"}
+MOST_TOGETHER = 65_536  # bytes of a part; a single event may be larger
+LONGEST_TURN = 0.005  # seconds for which a stream makes a part, while all else in the event loop waits
 COME_BACK_AFTER = "5"  # seconds, where a process has as many streams as it may have
 LINE_END = re.compile("\r\n|\r|\n")
 
@@ -181,7 +186,7 @@ class EventStream(StreamingHttpResponse):
 
     async def _asend(self) -> AsyncIterator[bytes]:
         if _is_wanted and threading.current_thread() is threading.main_thread():
-            _catch_sigterm()
+            _catch_signals()
         try:
             _streams.add(self)
             await sync_to_async(_close_connections)()
@@ -191,13 +196,9 @@ class EventStream(StreamingHttpResponse):
                     async with self._listener as listener:
                         yield self._heading(listener)
                         while not listener.closed:
-                            try:
-                                event = await listener.atake(self._heartbeat)
-                            except EventExpired as error:
-                                yield _told("expired", error, listener)
-                                continue
-                            text = await self._atext(event, listener)
-                            yield text
+                            part = await self._apart(listener)
+                            yield part
+                            await _let_others_run()
                 except LogReplaced as error:
                     yield self._replaced(error)
                     continue
@@ -219,6 +220,18 @@ class EventStream(StreamingHttpResponse):
             return _written(event, self._data(event), listener)
         except Exception as error:
             return _left_out(event, error, listener)
+
+    async def _apart(self, listener: LiveListener) -> bytes:
+        """What is told next, and the events that wait behind it, as far as they fit a part and a turn."""
+        try:
+            event = await listener.atake(self._heartbeat)
+        except EventExpired as error:
+            return _told("expired", error, listener)
+        until = time.monotonic() + LONGEST_TURN
+        part = bytearray(await self._atext(event, listener))
+        while listener.has_event and len(part) < MOST_TOGETHER and time.monotonic() < until:
+            part += await self._atext(await listener.atake(self._heartbeat), listener)
+        return bytes(part)
 
     async def _atext(self, event: ReceivedEvent | None, listener: LiveListener) -> bytes:
         if event is None:
@@ -250,6 +263,19 @@ class EventStream(StreamingHttpResponse):
         if self._over:
             self._listener.cancel()
         return f"event: replaced\ndata: {json.dumps({'message': str(error)})}\n\n".encode()
+
+
+async def _let_others_run() -> None:
+    """Wait for a turn: one stream makes a part in each round of the event loop, and all else runs in between.
+
+    Nothing else waits where events wait and the socket takes them. Without it a few hundred streams that are behind
+    would answer no other request for minutes, and go on to write to browsers that have left.
+    """
+    loop = asyncio.get_running_loop()
+    if (turn := _turns.get(loop)) is None:
+        turn = _turns[loop] = asyncio.Lock()
+    async with turn:  # in the order in which they came
+        await asyncio.sleep(0)
 
 
 def _as_it_is(event: ReceivedEvent) -> dict[str, Any]:
@@ -351,8 +377,9 @@ class _Streams:
 
 
 _streams = _Streams()
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 _is_wanted = False
-_ended_by_signal: Any = object()  # the handler of SIGTERM, where it is ours
+_ended_by_signal: dict[int, Any] = {}  # the handlers of signals that are ours
 
 
 def end_streams(*, for_good: bool = False) -> int:
@@ -366,19 +393,24 @@ def end_streams(*, for_good: bool = False) -> int:
 def end_streams_on_sigterm() -> None:
     """Call it in `asgi.py`: on SIGTERM all streams end, and the server need not wait for them, before it does as usual.
 
-    Only the main thread can call it. Repeating it does nothing. Servers install handlers of their own afterwards, so it
-    is done again by the first stream in the main thread's event loop.
+    So they do on SIGINT, which Ctrl-C sends. Only the main thread can call it. Repeating it does nothing. Servers
+    install handlers of their own afterwards, so it is done again by the first stream in the main thread's event loop.
     """
     global _is_wanted
     _is_wanted = True
-    _catch_sigterm()
+    _catch_signals()
 
 
-def _catch_sigterm() -> None:
-    global _ended_by_signal
-    before = signal.getsignal(signal.SIGTERM)
-    if before is _ended_by_signal:
-        return
+def _catch_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before = signal.getsignal(number)
+        if before is not _ended_by_signal.get(number, _ended_by_signal):
+            _ended_by_signal[number] = _ending_streams(before)
+            signal.signal(number, _ended_by_signal[number])
+
+
+def _ending_streams(before: Any) -> Callable[[int, FrameType | None], None]:
+    """A handler that ends the streams, and then does what the one before did."""
 
     def ended(number: int, frame: FrameType | None) -> None:
         # The main thread may hold any lock while a handler of a signal runs in it.
@@ -389,5 +421,4 @@ def _catch_sigterm() -> None:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
-    _ended_by_signal = ended
-    signal.signal(signal.SIGTERM, ended)
+    return ended

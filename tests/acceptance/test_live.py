@@ -159,8 +159,16 @@ def nginx(folder: Path, server: Server) -> Iterator[int]:
 
 
 @pytest.mark.requirement("P10")
-@pytest.mark.parametrize("program", [pytest.param("uvicorn", marks=pytest.mark.slow), "daphne", "gunicorn"])
-def test_a_server_that_is_told_to_stop_waits_for_no_stream(processes: Processes, program: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "number"),
+    [
+        pytest.param("uvicorn", signal.SIGTERM, marks=pytest.mark.slow),
+        ("uvicorn", signal.SIGINT),
+        ("daphne", signal.SIGTERM),
+        ("gunicorn", signal.SIGTERM),
+    ],
+)
+def test_a_server_that_is_told_to_stop_waits_for_no_stream(processes: Processes, program: str, number: int) -> None:
     if find_spec(program) is None:
         pytest.skip(f"needs the package {program}")
     publish(processes, 1)
@@ -170,10 +178,10 @@ def test_a_server_that_is_told_to_stop_waits_for_no_stream(processes: Processes,
     response = connection.getresponse()
     while not (line := response.readline()).startswith(b"id: orders/1"):
         assert line
-    server.process.send_signal(signal.SIGTERM)
+    server.process.send_signal(number)
     response.read()
 
-    assert server.process.wait(60) in (0, -signal.SIGTERM)
+    assert server.process.wait(60) in (0, -number)
     connection.close()
 
 

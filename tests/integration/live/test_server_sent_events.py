@@ -15,7 +15,7 @@ from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.core.wsgi import get_wsgi_application
 from django.db import connections
 from django.http import HttpResponse
-from django.test import override_settings
+from django.test import AsyncRequestFactory, override_settings
 from django.urls import path
 
 from django_events import Draft, end_streams, publish_many, sse
@@ -298,6 +298,51 @@ def test_a_stream_keeps_no_connection_of_its_request(things):
         wait_until(lambda: asked[1][0].connection is None, what="the end of the connection")
     assert event["data"] == "1"
     assert asked[0][0] is asked[1][0]
+
+
+async def parts_of(where, count):
+    """The parts of a stream until it has sent so many events, each with how often the event loop went round before."""
+    rounds = 0
+
+    async def go_round():
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(go_round())
+    response = sse("things", authorize=authorize)(AsyncRequestFactory().get(where))
+    found, events_sent = [], 0
+    try:
+        async for part in response.streaming_content:
+            found.append((rounds, part))
+            events_sent += part.count(b"\ndata: ")
+            if events_sent == count:
+                return found
+    finally:
+        task.cancel()
+        response.close()
+    raise AssertionError(f"It ended after {found}.")
+
+
+def test_all_else_in_the_event_loop_runs_between_the_parts_of_a_stream_that_is_behind(things, monkeypatch):
+    """A few hundred streams would keep all other requests waiting for minutes."""
+    monkeypatch.setattr(server_sent_events, "MOST_TOGETHER", 1)
+    fill(things, *range(100))
+    parts = asyncio.run(parts_of("/?lastEventId=things/0", 100))
+    wait_until(no_threads, what="the end of the tailer")
+    sent = [rounds for rounds, part in parts if b"data: " in part]
+    assert len(sent) == len(set(sent)) == 100
+
+
+def test_events_that_wait_together_are_sent_together(things, monkeypatch):
+    monkeypatch.setattr(server_sent_events, "LONGEST_TURN", PATIENT)
+    fill(things, *range(100))
+    parts = [part for _, part in asyncio.run(parts_of("/?lastEventId=things/0", 100))]
+    wait_until(no_threads, what="the end of the tailer")
+    sent = [line for line in b"".join(parts).split(b"\n") if line.startswith(b"id: ")]
+    assert sent[-100:] == [f"id: things/{n}".encode() for n in range(1, 101)]
+    assert max(part.count(b"data: ") for part in parts) > 1
 
 
 @pytest.mark.slow
