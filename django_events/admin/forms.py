@@ -58,10 +58,28 @@ class RewindForm(forms.Form):
         return said
 
 
+class EventField(forms.IntegerField):
+    """An event of one topic, by its id or by its address, as all pages and commands write it."""
+
+    widget = forms.TextInput
+    topic = ""  # said by the page, which knows it
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(min_value=1, max_value=LARGEST_ID, **options)
+
+    def to_python(self, value: Any) -> int | None:
+        topic, slash, number = str(value or "").strip().rpartition("/")
+        if slash and topic != self.topic:
+            raise forms.ValidationError(
+                _("“%(address)s” is no event of topic %(topic)s."), params={"address": value, "topic": self.topic}
+            )
+        return super().to_python(number)
+
+
 class SkipForm(forms.Form):
     """An event to skip, and the reason."""
 
-    event = forms.IntegerField(label=_("Id of the event"), min_value=1, max_value=LARGEST_ID)
+    event = EventField(label=_("Id of the event"))
     reason = forms.CharField(label=_("Reason"), max_length=500)
 
 
@@ -74,11 +92,9 @@ class ReasonForm(forms.Form):
 class RetryForm(ReasonForm):
     """One event that waits for its next attempt, or all."""
 
-    only = forms.IntegerField(
+    only = EventField(
         label=_("Id of the event"),
         required=False,
-        min_value=1,
-        max_value=LARGEST_ID,
         help_text=_("Empty: all that stopped or waits for another attempt."),
     )
     field_order = ("only", "reason")
@@ -87,8 +103,8 @@ class RetryForm(ReasonForm):
 class ReplayForm(forms.Form):
     """Which events a consumer handles again, and why."""
 
-    first = forms.IntegerField(label=_("From the id"), min_value=1, max_value=LARGEST_ID)
-    last = forms.IntegerField(label=_("To the id"), min_value=1, max_value=LARGEST_ID)
+    first = EventField(label=_("From the id"))
+    last = EventField(label=_("To the id"))
     type = forms.CharField(
         label=_("Type"), max_length=200, required=False, help_text=_("A pattern like order.*; empty: all.")
     )

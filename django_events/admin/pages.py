@@ -19,7 +19,7 @@ from django.views.decorators.cache import never_cache
 
 from django_events import sql
 from django_events.admin import addresses
-from django_events.models import Consumer, DeadLetter, Intervention, Overview, ScheduledEvent, Topic
+from django_events.models import Consumer, DeadLetter, Inbox, Intervention, Overview, ScheduledEvent, Topic
 from django_events.sql.search_path import tables_missing
 
 View = Callable[..., HttpResponse]
@@ -134,6 +134,7 @@ class Pages(ModelAdmin):
             "deadletter": (DeadLetter, "view_deadletter"),
             "intervention": (Intervention, "view_intervention"),
             "scheduledevent": (ScheduledEvent, "view_scheduledevent"),
+            "inbox": (Inbox, "view_inbox"),
         }
         return {
             name: self.admin_site.is_registered(model) and may(request, permission)

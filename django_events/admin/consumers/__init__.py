@@ -17,6 +17,7 @@ from django_events.admin.consumers.by_hand import done_by_hand
 from django_events.admin.consumers.declared import declared_options
 from django_events.admin.consumers.deliveries import LISTED, leases, listed, types_and_keys
 from django_events.admin.consumers.kept import kept_table
+from django_events.admin.forms import EventField
 from django_events.admin.pages import Pages, may
 from django_events.admin.problems import problems
 from django_events.admin.rollups import rollup_charts, rollup_of
@@ -162,6 +163,9 @@ class ConsumerAdmin(Pages):
         asked = request.POST if request.method == "POST" else (action.previewed and request.GET) or None
         initial = {"event": _attempted(row), **request.GET.dict()}
         form = action.form(asked, initial=initial)
+        for field in form.fields.values():
+            if isinstance(field, EventField):
+                field.topic = row.topic.name
         moves = None
         if asked is not None and not form.is_valid():
             pass

@@ -9,7 +9,7 @@ from django import forms
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from django_events import declarations
 from django_events.admin.forms import ReasonForm, ReplayForm, RetryForm, RewindForm, SkipForm, UnsubscribeForm
@@ -123,11 +123,12 @@ def _rewind(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
     )
     again = sum(move.again for move in moves)
     left_out = sum(move.omitted for move in moves)
-    return _("Consumer %(consumer)s is rewound: %(again)s come again, %(left_out)s left out.") % {
-        "consumer": row,
-        "again": counted.events(again),
-        "left_out": counted.events(left_out),
-    }
+    told = ngettext(
+        "Consumer %(consumer)s is rewound: %(again)s comes again, %(left_out)s left out.",
+        "Consumer %(consumer)s is rewound: %(again)s come again, %(left_out)s left out.",
+        again,
+    )
+    return told % {"consumer": row, "again": counted.events(again), "left_out": counted.events(left_out)}
 
 
 def _unsubscribe(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:

@@ -88,7 +88,7 @@ def rewind(
     if len(moves) > 1:
         dropped, again = sum(move.dead_letters for move in moves), sum(move.again for move in moves)
         omitted = sum(move.omitted for move in moves)
-        told = f"All: {again:,} come again, {omitted:,} left out, {dropped:,} dead letters dropped. {told}"
+        told = f"All: {_again(again)}, {omitted:,} left out, {dropped:,} dead letters dropped. {told}"
     return Report(data, f"{table(columns, cells)}\n\n{told}")
 
 
@@ -112,8 +112,12 @@ def _and(topics: list[str]) -> str:
 
 
 def _events(move: Move) -> str:
-    parts = [f"{move.again:,} come again"] if move.again else []
+    parts = [_again(move.again)] if move.again else []
     return ", ".join([*parts, f"{move.omitted:,} left out"] if move.omitted else parts) or "none"
+
+
+def _again(events: int) -> str:
+    return f"{events:,} {'comes' if events == 1 else 'come'} again"
 
 
 def _arguments_of_acts(parser: CommandParser) -> None:

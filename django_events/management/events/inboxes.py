@@ -13,7 +13,8 @@ from django_events.observing.lag import standings
 from django_events.operating.inboxes import pause_inbox, remove_inbox, restart_inbox, resume_inbox
 
 RELAY = ("relay", "topic", "to", "partition", "position", "lag", "state", "failing_since", "error")
-INBOX = ("inbox", "topic", "source", "position", "lag", "taken", "left_out", "unreadable", "gone", "moved_at", "state")
+COUNTED = ("lag", "taken", "left_out", "unreadable", "gone")
+INBOX = ("inbox", "topic", "source", "position", *COUNTED, "moved_at", "state", "failing_since", "error")
 
 
 def bridges(using: str, **options: Any) -> Report:
@@ -21,7 +22,7 @@ def bridges(using: str, **options: Any) -> Report:
     relays, inboxes = _relays(using), _inboxes(using)
     told = [
         table([name.replace("_", " ") for name in names], [[row[name] for name in names] for row in rows])
-        for names, rows in ((RELAY, relays), ((*INBOX, "error"), inboxes))
+        for names, rows in ((RELAY, relays), (INBOX, inboxes))
         if rows
     ]
     return Report({"relays": relays, "inboxes": inboxes}, "\n\n".join(told) or "No relays and no inboxes.")

@@ -136,6 +136,9 @@ def test_rewind_shows_first_what_would_happen(olga, things, make_consumer, broke
     drain()
     assert broken.handled == [1, 2, 3, 4, 5, 3, 4, 5]
 
+    answer = olga.post(address("consumer", row, "act/rewind"), {**asked, "id": "5"}, follow=True)
+    assert "1 event comes again, 0 events left out" in said(answer)[0]
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -190,7 +193,12 @@ def test_skip_makes_a_dead_letter(olga, things, make_consumer, broken):
     assert "This field is required" in empty.content.decode()
     wrong = olga.post(address("consumer", row, "act/skip"), {**asked, "event": "2000"})
     assert wrong.status_code == 200 and "2000" in wrong.content.decode()
+    other = olga.post(address("consumer", row, "act/skip"), {**asked, "event": f"lanes/{stopped_at}"})
+    assert f"“lanes/{stopped_at}” is no event of topic things." in other.content.decode()
     assert not Intervention.objects.exists()
+
+    done = olga.post(address("consumer", row, "act/skip"), {**asked, "event": f" things/{stopped_at} "}, follow=True)
+    assert f"Event things/{stopped_at} is a dead letter of" in said(done)[0]
 
 
 @pytest.mark.slow

@@ -469,6 +469,7 @@ def test_what_is_wrong_with_an_inbox_is_shown_by_its_kind(olga, things, make_inb
 
     assert "inbox things-in takes nothing in since" in told
     assert "unreadable messages" in told and "messages gone" in told
+    assert told.count('href="/admin/django_events/inbox/">Inboxes</a>') == 4  # of each problem, and in the sidebar
 
     hour = now - timedelta(hours=1)
     Inbox.objects.update(failing_since=None, waiting_since=hour, error="5 events wait in the buffer")
