@@ -133,7 +133,8 @@ class Drifts(NamedTuple):
 class RemovedTopic(NamedTuple):
     """A topic that was removed, or would be: its events in the log and in the buffer, and what else goes with it.
 
-    It is not finished while a lock keeps some of its tables; maintenance drops those.
+    How far its clocks and inboxes are is forgotten: where an app declares them, `migrate` has them begin anew. It is
+    not finished while a lock keeps some of its tables; maintenance drops those.
     """
 
     topic: str
@@ -143,6 +144,8 @@ class RemovedTopic(NamedTuple):
     dedup_keys: int
     consumers: tuple[str, ...]
     dead_letters: int
+    clocks: tuple[str, ...]
+    inboxes: tuple[str, ...]
     finished: bool
 
 

@@ -106,4 +106,10 @@ def _counted(using: str, row: models.Topic, consumers: list[models.Consumer]) ->
     [[buffered, scheduled, dedup_keys]] = sql.fetch(using, SQL.waiting_in_topic, topic_id=row.pk)
     dead = models.DeadLetter.objects.using(using).filter(consumer__in=consumers).count()
     names = tuple(consumer.name for consumer in consumers)
-    return RemovedTopic(row.name, log.events, buffered, scheduled, dedup_keys, names, dead, finished=False)
+    clocks, inboxes = (
+        tuple(kind.objects.using(using).filter(topic=row).order_by("name").values_list("name", flat=True))
+        for kind in (models.Clock, models.Inbox)
+    )
+    return RemovedTopic(
+        row.name, log.events, buffered, scheduled, dedup_keys, names, dead, clocks, inboxes, finished=False
+    )

@@ -180,6 +180,9 @@ class TopicAdmin(Pages):
             except EventsError as error:
                 messages.error(request, str(error))
                 return HttpResponseRedirect(self.url("repartition", address))
+            if changed.before == changed.after:
+                messages.info(request, _("Nothing was changed: there was nothing to do."))
+                return HttpResponseRedirect(self.url("change", address))
             said = _("Topic %(topic)s has %(partitions)s partitions from event %(event)s on.") % {
                 "topic": topic.name,
                 "partitions": changed.after,
@@ -364,7 +367,7 @@ class TopicAdmin(Pages):
 
 
 def _goes(removed: RemovedTopic) -> str:
-    return _(
+    goes = _(
         "For good: %(events)s in the log, %(buffered)s in the buffer and %(scheduled)s scheduled; %(dead_letters)s of "
         "its consumers: %(consumers)s. Publishing to it fails from then on."
     ) % {
@@ -374,6 +377,9 @@ def _goes(removed: RemovedTopic) -> str:
         "dead_letters": counted.dead_letters(removed.dead_letters),
         "consumers": ", ".join(removed.consumers) or "–",
     }
+    if fillers := [*removed.clocks, *removed.inboxes]:
+        goes += " " + _("How far its clocks and inboxes are is forgotten: %(names)s.") % {"names": ", ".join(fillers)}
+    return goes
 
 
 def _gone(topic: Topic, event_id: int) -> str:

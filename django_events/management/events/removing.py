@@ -32,6 +32,8 @@ def remove_topic(
             ("dedup keys", f"{removed.dedup_keys:,}"),
             ("consumers", ", ".join(removed.consumers) or "none"),
             ("dead letters", f"{removed.dead_letters:,}"),
+            ("clocks", ", ".join(removed.clocks) or "none"),
+            ("inboxes", ", ".join(removed.inboxes) or "none"),
         ]
     )
     return Report(data, f"{text}\n\n{_told(removed) if execute else f'All of it would be removed. {DRY_RUN}'}")

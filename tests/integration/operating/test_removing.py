@@ -15,7 +15,7 @@ from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
 
-from django_events import Backoff, Draft, declarations, publish, publish_many
+from django_events import Backoff, Draft, declarations, publish, publish_many, redis_source
 from django_events.exceptions import InUse, NotReady, Refused, UnknownName
 from django_events.log import dropping
 from django_events.maintaining.steps import STEPS
@@ -25,6 +25,7 @@ from django_events.models import (
     DedupKey,
     Delivery,
     Event,
+    Inbox,
     Intervention,
     ScheduledEvent,
     StagedEvent,
@@ -96,7 +97,7 @@ def test_a_topic_goes_with_all_that_it_has(make_topic):
     row = fill(make_topic(segment_size=100))
     publish("others", 1)
     would = remove_topic("things", dry_run=True)
-    assert would == RemovedTopic("things", 250, 8, 1, 1, (), 0, finished=False)
+    assert would == RemovedTopic("things", 250, 8, 1, 1, (), 0, (), (), finished=False)
     assert Topic.objects.filter(name="things").exists()
 
     assert remove_topic("things", by="ada") == would._replace(finished=True)
@@ -313,6 +314,19 @@ def test_transfers_and_publishers_of_other_topics_lose_nothing(make_topic, in_th
     assert_nothing_is_left(row, before)
 
 
+def test_what_fills_a_topic_is_named_before_it_is_forgotten(make_topic, make_inbox, olga):
+    topic = make_topic()
+    row = fill(topic)
+    make_inbox(topic, source=redis_source("bank"))
+    would = remove_topic("things", force=True, dry_run=True)
+    assert (would.clocks, would.inboxes) == ((), ("things-in",))
+    page = olga.get(f"/admin/django_events/topic/{row.pk}/remove/").content.decode()
+    assert "How far its clocks and inboxes are is forgotten: things-in." in page
+
+    assert remove_topic("things", force=True).inboxes == ("things-in",)
+    assert not Inbox.objects.exists()
+
+
 # The command
 
 
@@ -333,6 +347,8 @@ def test_the_command_shows_first_what_it_would_do(make_topic, capsys):
         "dedup_keys": 1,
         "consumers": [],
         "dead_letters": 0,
+        "clocks": [],
+        "inboxes": [],
         "finished": True,
     }
 

@@ -282,6 +282,10 @@ def test_the_admin_asks_for_the_number_and_says_that_the_declaration_counts(lane
     row.refresh_from_db()
     assert row.layouts == [[1, 4], [21, 8]]
 
+    again = client.post(page, {"partitions": "8", "reason": "once more"}, follow=True).content.decode()
+    assert "Nothing was changed: there was nothing to do." in again
+    assert Intervention.objects.count() == 1
+
 
 def test_a_consumer_that_waits_for_enough_events_handles_what_is_left_before_the_barrier(lanes, make_consumer, shelf):
     def write_all(events):
