@@ -13,11 +13,12 @@ import re
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from datetime import timedelta
 from types import FrameType
 from typing import Any, Literal, get_args
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import PermissionDenied
@@ -92,17 +93,18 @@ def sse(
         except Invalid as error:
             return HttpResponseBadRequest(f"Last-Event-ID: {error}", content_type="text/plain; charset=utf-8")
         listener = listen(topics, since=since, using=using, **filters)
-        if not _streams.has_room():
-            telemetry.STREAMS_REFUSED.tell(1, listener.using)
-            refused = HttpResponse("This process has as many streams as it may have.", status=503)
-            refused["Retry-After"] = COME_BACK_AFTER
-            return refused
 
         def anew() -> LiveListener:
             return listen(topics, using=using, **filters)
 
         is_async = isinstance(request, ASGIRequest)
-        return EventStream(listener, anew, transform, form, heartbeat=heartbeat, retry=retry, is_async=is_async)
+        stream = EventStream(listener, anew, transform, form, heartbeat=heartbeat, retry=retry, is_async=is_async)
+        if _streams.let_in(stream):
+            return stream
+        telemetry.STREAMS_REFUSED.tell(1, listener.using)
+        refused = HttpResponse("This process has as many streams as it may have.", status=503)
+        refused["Retry-After"] = COME_BACK_AFTER
+        return refused
 
     return view
 
@@ -148,7 +150,8 @@ class EventStream(StreamingHttpResponse):
         self._heartbeat = heartbeat.total_seconds()
         self._begin = f"retry: {retry.total_seconds() * 1000:.0f}\n"
         self._over = False
-        super().__init__(self._asend() if is_async else self._send(), content_type="text/event-stream; charset=utf-8")
+        content = _asent_by(ref(self)) if is_async else _sent_by(ref(self))
+        super().__init__(content, content_type="text/event-stream; charset=utf-8")
         self["Cache-Control"] = "no-cache"
         self["X-Accel-Buffering"] = "no"
 
@@ -164,7 +167,7 @@ class EventStream(StreamingHttpResponse):
 
     def _send(self) -> Iterator[bytes]:
         try:
-            _streams.add(self)  # only now: Django drops the response to a browser that left meanwhile
+            _streams.add(self)
             _close_connections()
             yield self._begin.encode()
             while not self._over:
@@ -184,7 +187,7 @@ class EventStream(StreamingHttpResponse):
             self.end()
             _streams.discard(self)
 
-    async def _asend(self) -> AsyncIterator[bytes]:
+    async def _asend(self) -> AsyncGenerator[bytes]:
         if _is_wanted and threading.current_thread() is threading.main_thread():
             _catch_signals()
         try:
@@ -265,6 +268,19 @@ class EventStream(StreamingHttpResponse):
         return f"event: replaced\ndata: {json.dumps({'message': str(error)})}\n\n".encode()
 
 
+def _sent_by(stream: "ref[EventStream]") -> Iterator[bytes]:
+    """What a stream sends. It is not kept by that: a response that Django drops, because its browser left, is gone."""
+    if (begun := stream()) is not None:
+        yield from begun._send()
+
+
+async def _asent_by(stream: "ref[EventStream]") -> AsyncIterator[bytes]:
+    if (begun := stream()) is not None:
+        async with aclosing(begun._asend()) as parts:
+            async for part in parts:
+                yield part
+
+
 async def _let_others_run() -> None:
     """Wait for a turn: one stream makes a part in each round of the event loop, and all else runs in between.
 
@@ -341,19 +357,31 @@ def _say_ended(error: Exception) -> None:
 
 
 class _Streams:
-    """The open streams of this process."""
+    """The open streams of this process, and those whose responses Django has and hasn't begun to send."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: set[EventStream] = set()
+        self._let_in: WeakSet[EventStream] = WeakSet()
         self._ending = False
 
     def has_room(self) -> bool:
         with self._lock:
-            return len(self._open) < settings.LIVE_CONNECTIONS
+            return self._has_room()
+
+    def let_in(self, stream: EventStream) -> bool:
+        """Keep a place for a stream, if there is one: all browsers may come at once, as after a deploy."""
+        with self._lock:
+            if has_room := self._has_room():
+                self._let_in.add(stream)
+        return has_room
+
+    def _has_room(self) -> bool:
+        return len(self._open) + len(self._let_in) < settings.LIVE_CONNECTIONS
 
     def add(self, stream: EventStream) -> None:
         with self._lock:
+            self._let_in.discard(stream)
             self._open.add(stream)
             ending = self._ending
         telemetry.STREAMS.tell(1, stream.using)
@@ -364,6 +392,7 @@ class _Streams:
         with self._lock:
             was_open = stream in self._open
             self._open.discard(stream)
+            self._let_in.discard(stream)
         if was_open:
             telemetry.STREAMS.tell(-1, stream.using)
 

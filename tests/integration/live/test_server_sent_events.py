@@ -15,7 +15,7 @@ from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.core.wsgi import get_wsgi_application
 from django.db import connections
 from django.http import HttpResponse
-from django.test import AsyncRequestFactory, override_settings
+from django.test import AsyncRequestFactory, RequestFactory, override_settings
 from django.urls import path
 
 from django_events import Draft, end_streams, publish_many, sse
@@ -269,6 +269,19 @@ def test_a_response_that_is_never_sent_takes_no_place(things, rf):
     with override_settings(DJANGO_EVENTS={"LIVE_CONNECTIONS": 1}):
         for _ in range(3):
             assert view(rf.get("/")).status_code == 200
+
+
+@pytest.mark.parametrize("factory", [RequestFactory, AsyncRequestFactory])
+def test_a_response_has_its_place_before_it_is_sent(things, factory):
+    """All browsers come at once after a deploy: none is counted as a stream yet when the last one is let in."""
+    view = sse("things", authorize=lambda request: {})
+    with override_settings(DJANGO_EVENTS={"LIVE_CONNECTIONS": 2}):
+        made = [view(factory().get("/")) for _ in range(3)]
+        assert [one.status_code for one in made] == [200, 200, 503]
+        made[0].close()
+        assert view(factory().get("/")).status_code == 200
+        del made[:]
+        assert view(factory().get("/")).status_code == 200
 
 
 def test_one_that_is_ended_while_it_opens_sends_no_empty_position(things, rf):
