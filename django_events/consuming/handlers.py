@@ -4,6 +4,7 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from types import CoroutineType, GeneratorType
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -127,7 +128,8 @@ class BoundHandler:
             events = argument if isinstance(argument, list) else [argument]
             with telemetry.handling(lease.using, self.consumer.name, events):
                 try:
-                    if (result := self._invoke(lease, argument, redriven)) is not None:
+                    invoke = self._invoked(lease, redriven=redriven)
+                    if (result := invoke(argument)) is not None:
                         _refuse_unfinished(result)
                 finally:
                     children.end_if_child(forks)
@@ -153,12 +155,11 @@ class BoundHandler:
             closed = connections[lease.using].closed_in_transaction
             raise HandlerFailed(given, swallowed, closed=closed, seconds=_since(lease))
 
-    def _invoke(self, lease: Lease, argument: ReceivedEvent | list[ReceivedEvent], redriven: bool) -> object:
+    def _invoked(self, lease: Lease, *, redriven: bool) -> Callable[[Any], Any]:
+        """What gets the events. A relay also gets what reads on while it sends; dead letters are sent by themselves."""
         if redriven:
-            return self.invoke_redriven(argument)
-        if self.consumer.is_relay:
-            return cast("Any", self.invoke)(argument, lease.reading_on)
-        return self.invoke(argument)
+            return self.invoke_redriven
+        return partial(cast("Any", self.invoke), meanwhile=lease.reading_on) if self.consumer.is_relay else self.invoke
 
     def _timeout(self, error: BaseException | None) -> HandlerTimeout:
         timeout = HandlerTimeout(f"It took longer than {self.consumer.timeout}.")

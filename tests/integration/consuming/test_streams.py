@@ -14,7 +14,7 @@ from django.db import DatabaseError, IntegrityError, connection, transaction
 
 from django_events import Backoff, Draft, Ignore, RetryLater, publish, publish_many
 from django_events.consuming import handling, subscriptions
-from django_events.consuming.streams import leased_partitions
+from django_events.consuming.streams import batches
 from django_events.consuming.streams import server as streams
 from django_events.log.segments import segments
 from django_events.models import Event, Position, Topic
@@ -903,7 +903,7 @@ def test_without_a_transaction_a_failed_batch_is_handled_one_by_one(things, make
 def test_a_filtered_consumer_gets_its_events_and_passes_the_others(
     lanes, make_consumer, monkeypatch, partitioned, batch_size
 ):
-    monkeypatch.setattr(leased_partitions, "RANGE", 25)  # so that there are ranges without a match
+    monkeypatch.setattr(batches, "RANGE", 25)  # so that there are ranges without a match
     handler = Flaky()
     reader = make_consumer(
         lanes,
@@ -947,7 +947,7 @@ def test_a_filtered_consumer_gets_its_events_and_passes_the_others(
 @pytest.mark.requirement("S12")
 @pytest.mark.parametrize("partitioned", [True, False])
 def test_numbers_stay_right_wherever_a_filtered_consumer_stops(lanes, make_consumer, monkeypatch, partitioned):
-    monkeypatch.setattr(leased_partitions, "RANGE", 10)
+    monkeypatch.setattr(batches, "RANGE", 10)
     monkeypatch.setattr(subscriptions, "READ_AHEAD", 3)
     reader = make_consumer(
         lanes, handler=Flaky(40, 41, 42, 43), where="$ > 10", retry=ONE_ATTEMPT, partitioned=partitioned
