@@ -9,6 +9,7 @@ from django_events.bridges.relays.kafka_producer import (
     is_of_its_batch,
     largest_of,
     refusal,
+    sends_only,
     settings_of,
 )
 from django_events.bridges.relays.targets import Newest, RelayMessage
@@ -19,7 +20,7 @@ class KafkaBridge:
     """At least once: another producer does not know what this one has sent."""
 
     largest: int | None = None
-    sends_only = True
+    sends_only = False  # known when it is open
 
     def __init__(self, topic: str | Callable[[ReceivedEvent], str], broker: str) -> None:
         self._by_function = callable(topic)
@@ -29,7 +30,7 @@ class KafkaBridge:
     def open(self) -> None:
         settings = settings_of(self._broker)
         self._producer = KafkaProducer(self._broker, settings)
-        self.largest = largest_of(settings)
+        self.largest, self.sends_only = largest_of(settings), sends_only(settings)
 
     def newest(self, log: str) -> Newest | None:
         return None

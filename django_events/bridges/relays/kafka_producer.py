@@ -68,6 +68,14 @@ def largest_of(options: dict[str, Any]) -> int:
         raise TargetUnavailable(f"message.max.bytes in the settings is no number: {error}") from None
 
 
+def sends_only(options: dict[str, Any]) -> bool:
+    """Whether nothing but Kafka's client is at work in `send`: it calls functions of the settings there.
+
+    One that logs in may read its token from the database.
+    """
+    return not any(map(callable, options.values()))
+
+
 class KafkaProducer:
     """An idempotent producer, which waits for all replicas."""
 

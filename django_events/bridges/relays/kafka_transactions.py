@@ -28,6 +28,7 @@ from django_events.bridges.relays.kafka_producer import (
     is_of_its_batch,
     largest_of,
     refusal,
+    sends_only,
     settings_of,
 )
 from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, TargetUnavailable
@@ -77,7 +78,7 @@ class TransactionalKafkaBridge:
     """How one thread sends by the producers of its process. It has none itself, so there is nothing to close."""
 
     largest: int | None = None
-    sends_only = True
+    sends_only = False  # known when it is open
 
     def __init__(self, logs: KafkaLogs, broker: str) -> None:
         self._logs, self._broker = logs, broker
@@ -85,7 +86,7 @@ class TransactionalKafkaBridge:
 
     def open(self) -> None:
         self._settings = settings_of(self._broker)
-        self.largest = largest_of(self._settings)
+        self.largest, self.sends_only = largest_of(self._settings), sends_only(self._settings)
 
     def newest(self, log: str) -> Newest | None:
         with self._logs.held(log, self._settings) as one:

@@ -43,8 +43,12 @@ class Opened:
     def __init__(self, bridge: Bridge) -> None:
         self.bridge = bridge
         self.newest: dict[str, int] = {}  # by log of the target; 0 where it has nothing, or can't tell
-        self.sends_only: bool = getattr(bridge, "sends_only", False)
         self.used = False  # whether a batch was sent by it
+
+    @property
+    def sends_only(self) -> bool:
+        """What the bridge says once it is open: its settings may decide."""
+        return bool(getattr(self.bridge, "sends_only", False))
 
 
 class Ahead:

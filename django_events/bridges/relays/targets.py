@@ -98,8 +98,8 @@ class Overtaken(Exception):
 class Bridge(Protocol):
     """A connection to a broker, for one thread.
 
-    One that says `sends_only = True` promises that its `send` doesn't use Django's connection to the events' database:
-    meanwhile the server is asked for the next batch there.
+    One that says `sends_only = True`, by the time it is open, promises that its `send` doesn't use Django's connection
+    to the events' database: meanwhile the server is asked for the next batch there.
     """
 
     largest: int | None  # bytes of one message, where the target says so; known when it is open

@@ -1,9 +1,11 @@
 """While a bridge sends that promises to send only, the next batch is read; any other bridge may use the database."""
 
 import pytest
-from django.db import connection
+from django.db import Error, connection
+from django.test import override_settings
 from psycopg.pq import TransactionStatus
 
+from django_events import kafka as kafka_topic
 from django_events.bridges.relays.targets import TargetUnavailable
 from django_events.exceptions import MessageRefused
 from django_events.testing import check_target
@@ -18,11 +20,14 @@ pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requireme
 class Slow(Own):
     """A bridge that notes whether something is asked meanwhile, and fails when it is told to."""
 
-    sends_only = True
+    sends_only, promises = False, True
 
     def __init__(self):
         self.taken, self.states = [], []
         self.fails = {}
+
+    def open(self):
+        self.sends_only = self.promises
 
     def send(self, messages):
         self.states.append(connection.connection.info.transaction_status)
@@ -38,7 +43,7 @@ class Slow(Own):
 class Asking(Slow):
     """One that asks the database whether an event is allowed to be sent."""
 
-    sends_only = False
+    promises = False
 
     def send(self, messages):
         with connection.cursor() as cursor:
@@ -127,3 +132,41 @@ def test_a_bridge_that_does_not_promise_it_is_not_asked(monkeypatch):
     paper = Paper()
     found = check_target(ToPaper(paper, breaks="asks the database"), received=lambda: paper.entries)
     assert found["sends_only"] == "not checked: it doesn't say so"
+
+
+@pytest.mark.slow
+def test_functions_in_the_settings_of_kafka_may_use_the_database(served, things, kafka):
+    """They are called while messages are sent: one that logs in may get its token from a table."""
+    told, failed = [], []
+
+    def tell(figures):
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT true")
+            told.append(connection.connection.info.transaction_status)
+        except Error as error:
+            failed.append(error)
+
+    options = {**kafka.options, "statistics.interval.ms": 1, "stats_cb": tell}
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": options}}):
+        server = served(kafka_topic("shop.things"))
+        fill(things, *range(1, 21))
+        while serve(server):
+            pass
+    assert told
+    assert not failed
+    assert set(told) == {TransactionStatus.IDLE}
+    assert position_of(server.subscription.consumer).position == 21
+
+
+@pytest.mark.parametrize(("options", "promised"), [({}, True), ({"stats_cb": lambda figures: None}, False)])
+@pytest.mark.parametrize("by", [{}, {"transactional_id": "shop"}])
+def test_kafka_promises_to_send_only_where_the_settings_have_no_functions(by, options, promised):
+    broker = {"bootstrap.servers": "127.0.0.1:1", **options}
+    with override_settings(DJANGO_EVENTS={"BROKERS": {"kafka": broker}}):
+        bridge = kafka_topic("shop.things", **by).bridge()
+        bridge.open()
+        try:
+            assert bridge.sends_only is promised
+        finally:
+            bridge.close()
