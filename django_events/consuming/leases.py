@@ -3,8 +3,8 @@
 import logging
 import secrets
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,16 @@ class Lease:
     def reading_on(self) -> AbstractContextManager[object]:
         """Meanwhile the next events are read, where that can be. The block must not use the connection."""
         return nullcontext()
+
+    @contextmanager
+    def no_time_of_the_handler(self) -> Iterator[None]:
+        """Let the block be none of the time that the handler may take: it waits for the server, under a lease."""
+        handling, began, self.handling = self.handling, time.monotonic(), None
+        try:
+            yield
+        finally:
+            self.handling_since += time.monotonic() - began
+            self.handling = handling
 
     def release(self) -> None:
         """End the lease, and let other workers have what is not settled."""

@@ -325,13 +325,16 @@ class LeasedPartition(Lease):
     def reading_on(self) -> Iterator[None]:
         after = self.position if self.batch is None else self.batch.position
         reader, upper = self._reader_behind(after)
-        if reader is None or not reader.ask(after, upper, token=self.token):
+        with self.no_time_of_the_handler():  # it may be prepared first
+            asked = reader is not None and reader.ask(after, upper, token=self.token)
+        if reader is None or not asked:
             yield
             return
         try:
             yield
         finally:
-            rows = reader.answer()
+            with self.no_time_of_the_handler():
+                rows = reader.answer()
             self.read_ahead = None if rows is None else ReadAhead(after, rows, upper)
 
     def settle_handled(self, handled: Sequence[ReceivedEvent]) -> PartitionSettlement:

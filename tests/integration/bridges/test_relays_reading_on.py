@@ -1,5 +1,11 @@
 """While a bridge sends that promises to send only, the next batch is read; any other bridge may use the database."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+
+import psycopg
 import pytest
 from django.db import Error, connection
 from django.test import override_settings
@@ -7,12 +13,16 @@ from psycopg.pq import TransactionStatus
 
 from django_events import kafka as kafka_topic
 from django_events.bridges.relays.targets import TargetUnavailable
+from django_events.consuming.handlers import BoundHandler
+from django_events.consuming.handling import log_failure
 from django_events.exceptions import MessageRefused
 from django_events.testing import check_target
+from django_events.workers.lease_renewal import LeaseRenewal
 from tests.integration.consuming.test_prepared_claims import fill, serve, server_of
 from tests.support.fix_consumers import end_pauses, position_of
 from tests.support.own_target import Own
 from tests.support.paper import Paper, PaperBridge, ToPaper
+from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X20")]
 
@@ -132,6 +142,50 @@ def test_a_bridge_that_does_not_promise_it_is_not_asked(monkeypatch):
     paper = Paper()
     found = check_target(ToPaper(paper, breaks="asks the database"), received=lambda: paper.entries)
     assert found["sends_only"] == "not checked: it doesn't say so"
+
+
+@pytest.mark.parametrize("read_before", [False, True])  # the statement is prepared then
+def test_waiting_for_the_next_batch_is_no_time_of_the_one_that_is_sent(things, make_relay, read_before):
+    """A lock keeps the server from reading for longer than a batch may take to be sent."""
+    limit = timedelta(milliseconds=200)
+    target = Slow()
+    server = server_of(make_relay(things, to=target, batch_size=2, timeout=limit))
+    fill(things, 0)
+    assert serve(server) == 1
+    if read_before:
+        fill(things, *range(4))
+        assert serve(server) == 4
+    before = [*target.taken]
+    fill(things, *range(4))
+    lease = server.claim()
+    assert lease.read_on is not None
+    other = psycopg.connect(**connection.get_connection_params())
+    other.execute(f"LOCK TABLE {server._prepared.segment.table} IN ACCESS EXCLUSIVE MODE")
+    watching = "SELECT cardinality(pg_blocking_pids(%s))"
+    pid = connection.connection.info.backend_pid
+
+    def unlock():
+        with other:
+            wait_until(lambda: other.execute(watching, [pid]).fetchone()[0], seconds=30, what="a read that waits")
+            late = time.monotonic() + 5 * limit.total_seconds()
+            wait_until(lambda: time.monotonic() > late, seconds=30, what="more time than a batch may take")
+
+    renewal = LeaseRenewal("default", stop=lambda: None, end=lambda code: None)
+    try:
+        with renewal.renewing(lease), closing(other), ThreadPoolExecutor(1) as pool:
+            unlocking = pool.submit(unlock)
+            handler = BoundHandler(server.subscription.consumer)
+            passed = server.serve(lease, handler, on_failure=log_failure(lease))
+            unlocking.result()
+    finally:
+        renewal.close()
+    assert lease.timed_out is None
+    assert passed >= 2
+    while serve(server):
+        pass
+    assert target.taken == [*before, *range(len(before) + 1, len(before) + 5)]
+    assert position_of(server.subscription.consumer).failed == 0
+    connection.close()
 
 
 @pytest.mark.slow
