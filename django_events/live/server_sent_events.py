@@ -54,6 +54,9 @@ FILTERS = {"types", "keys", "where"}
 MOST_TOGETHER = 65_536  # bytes of a part; a single event may be larger
 LONGEST_TURN = 0.005  # seconds for which a stream makes a part, while all else in the event loop waits
 COME_BACK_AFTER = "5"  # seconds, where a process has as many streams as it may have
+REPLACED = (
+    "The log is another one than before. What you have of it may be wrong; this stream goes on with what comes now."
+)
 LINE_END = re.compile("\r\n|\r|\n")
 
 
@@ -225,13 +228,19 @@ class EventStream(StreamingHttpResponse):
             return _left_out(event, error, listener)
 
     async def _apart(self, listener: LiveListener) -> bytes:
-        """What is told next, and the events that wait behind it, as far as they fit a part and a turn."""
+        """What is told next, and the events that wait behind it, as far as they fit a part and a turn.
+
+        Where `transform` is a coroutine function it is one event: what is ready does not wait for what the next one
+        waits for.
+        """
         try:
             event = await listener.atake(self._heartbeat)
         except EventExpired as error:
             return _told("expired", error, listener)
         until = time.monotonic() + LONGEST_TURN
         part = bytearray(await self._atext(event, listener))
+        if iscoroutinefunction(self._transform):
+            return bytes(part)
         while listener.has_event and len(part) < MOST_TOGETHER and time.monotonic() < until:
             part += await self._atext(await listener.atake(self._heartbeat), listener)
         return bytes(part)
@@ -265,7 +274,10 @@ class EventStream(StreamingHttpResponse):
         self._listener = self._anew()
         if self._over:
             self._listener.cancel()
-        return f"event: replaced\ndata: {json.dumps({'message': str(error)})}\n\n".encode()
+        logger.info(
+            "A stream of events to a browser goes on at the end of the log. %s", error, extra={"database": self.using}
+        )
+        return f"event: replaced\ndata: {json.dumps({'message': REPLACED})}\n\n".encode()
 
 
 def _sent_by(stream: "ref[EventStream]") -> Iterator[bytes]:
@@ -422,17 +434,22 @@ def end_streams(*, for_good: bool = False) -> int:
 def end_streams_on_sigterm() -> None:
     """Call it in `asgi.py`: on SIGTERM all streams end, and the server need not wait for them, before it does as usual.
 
-    So they do on SIGINT, which Ctrl-C sends. Only the main thread can call it. Repeating it does nothing. Servers
-    install handlers of their own afterwards, so it is done again by the first stream in the main thread's event loop.
+    So they do on SIGINT, which Ctrl-C sends. A signal that the process ignores, or that the server handles outside of
+    Python, is left alone. Repeating it does nothing, nor does another thread than the main one, in which `runserver`
+    loads the site: it doesn't wait for streams. Servers install handlers of their own afterwards, so it is done again
+    by the first stream in the main thread's event loop.
     """
     global _is_wanted
     _is_wanted = True
-    _catch_signals()
+    if threading.current_thread() is threading.main_thread():
+        _catch_signals()
 
 
 def _catch_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         before = signal.getsignal(number)
+        if before is signal.SIG_IGN or before is None:  # it stops nothing; None: a handler that only C can call
+            continue
         if before is not _ended_by_signal.get(number, _ended_by_signal):
             _ended_by_signal[number] = _ending_streams(before)
             signal.signal(number, _ended_by_signal[number])

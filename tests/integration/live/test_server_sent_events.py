@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import signal
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
 
@@ -18,7 +20,7 @@ from django.http import HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory, override_settings
 from django.urls import path
 
-from django_events import Draft, end_streams, publish_many, sse
+from django_events import Draft, end_streams, end_streams_on_sigterm, publish_many, sse
 from django_events.exceptions import Invalid
 from django_events.live import server_sent_events
 from django_events.maintaining.expiring import expire
@@ -226,6 +228,7 @@ def test_a_log_that_is_another_one_is_told(port, things):
     with streaming(port, "/things/", last="things/5") as response:
         [gone] = events(response, 1)
         assert gone["event"] == "replaced"
+        assert json.loads(gone["data"])["message"].startswith("The log is another one than before.")
         assert next(blocks(response))["id"] == "things/0"
         fill(things, 1)
         assert events(response, 1)[0]["id"] == "things/1"
@@ -356,6 +359,66 @@ def test_events_that_wait_together_are_sent_together(things, monkeypatch):
     sent = [line for line in b"".join(parts).split(b"\n") if line.startswith(b"id: ")]
     assert sent[-100:] == [f"id: things/{n}".encode() for n in range(1, 101)]
     assert max(part.count(b"data: ") for part in parts) > 1
+
+
+def test_what_is_ready_does_not_wait_for_what_the_next_event_waits_for(things):
+    async def sent():
+        got_first = asyncio.Event()
+
+        async def slow(event):
+            if event.value == 2:
+                await got_first.wait()
+            return {"n": event.value}
+
+        request = AsyncRequestFactory().get("/?lastEventId=things/0")
+        response = sse("things", authorize=authorize, transform=slow)(request)
+        found = b""
+        try:
+            async with asyncio.timeout(PATIENT):
+                async for part in response.streaming_content:
+                    found += part
+                    if b'{"n": 1}' in found:
+                        got_first.set()
+                    if b'{"n": 2}' in found:
+                        return found
+        finally:
+            response.close()
+        raise AssertionError(f"It ended after {found!r}.")
+
+    fill(things, 1, 2)
+    lines = asyncio.run(sent()).split(b"\n")
+    wait_until(no_threads, what="the end of the tailer")
+    assert [line for line in lines if line.startswith(b"data: ")] == [b'data: {"n": 1}', b'data: {"n": 2}']
+
+
+@pytest.fixture
+def handlers(monkeypatch):
+    """Handlers of signals as a server may have set them; those of the test run come back."""
+    monkeypatch.setattr(server_sent_events, "_is_wanted", False)
+    monkeypatch.setattr(server_sent_events, "_ended_by_signal", {})
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_signal_that_the_process_ignores_ends_no_stream():
+    """A process in the background of a shell ignores SIGINT, gets it with all others at Ctrl-C, and goes on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_streams_on_sigterm()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert callable(signal.getsignal(signal.SIGTERM))
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_server_that_loads_the_site_in_another_thread_starts():
+    """Django's runserver does."""
+    before = signal.getsignal(signal.SIGTERM)
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(end_streams_on_sigterm).result()
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.slow
