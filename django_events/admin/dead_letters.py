@@ -196,9 +196,6 @@ class DeadLetterAdmin(Lists):
     def summary(self, row: DeadLetter) -> str:
         return without_turning(row.error.split("\n")[0][:150])
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        return super().changelist_view(request, {"title": _("Dead letters"), **(extra_context or {})})
-
     def errors(self, request: HttpRequest) -> HttpResponse:
         """The groups of errors, the largest first."""
         using = addresses.database_of(request)

@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, reverse
 from django.utils import timezone
 from django.utils.functional import cached_property
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from django_events.admin import addresses
@@ -138,6 +139,10 @@ class Lists(Pages):
             offered |= {name, f"{name}__exact"}
         fields = {field.name for field in self.opts.get_fields()}
         return lookup in offered or lookup.split("__")[0] not in fields
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        title = capfirst(self.opts.verbose_name_plural)  # Django's own tells to select a row
+        return super().changelist_view(request, {"title": title, **(extra_context or {})})
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return AddressedChangeList

@@ -1,9 +1,10 @@
 """The registered consumers of a database, found by their names."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from django_events import declarations, models
-from django_events.exceptions import Refused, UnknownName, did_you_mean
+from django_events.exceptions import Refused
+from django_events.models.consumers import not_read, not_registered
 
 Named = declarations.DeclaredConsumer | str
 
@@ -25,17 +26,10 @@ def registered(
     rows = models.Consumer.objects.using(using).select_related("topic__head").order_by("topic_id")
     of_name = list(rows.filter(name=str(consumer)))
     if not of_name:
-        known: Iterable[str] = rows.values_list("name", flat=True)
-        raise UnknownName(
-            f"No consumer {str(consumer)!r} is registered in the database {using!r}. "
-            f"{did_you_mean(str(consumer), set(known))}"
-        )
+        raise not_registered(using, str(consumer))
     if topic is None:
         return of_name
     of_topic = [row for row in of_name if row.topic.name == str(topic)]
     if not of_topic:
-        topics = [row.topic.name for row in of_name]
-        raise UnknownName(
-            f"Consumer {str(consumer)!r} doesn't read topic {str(topic)!r}. {did_you_mean(str(topic), topics)}"
-        )
+        raise not_read(str(consumer), str(topic), [row.topic.name for row in of_name])
     return of_topic

@@ -1,12 +1,15 @@
 """Consumers, how far they are, what they gave up on, and what people did about it."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from django.db import models
+from django.db.models.sql.compiler import SQLCompiler
 from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
+from django_events.exceptions import UnknownName, did_you_mean
 from django_events.models.functions import ClockTimestamp, readable
 from django_events.models.topics import Topic
 
@@ -289,6 +292,49 @@ class Position(models.Model):
         return f"{self.consumer_id}/{self.partition}: {self.position}"
 
 
+class OfConsumer(models.Func):
+    """Whether a row is one of a consumer, or of one of its topics: UnknownName where the query runs and there is none.
+
+    It is looked up when the query is compiled, by a query of its own.
+    """
+
+    output_field = models.BooleanField()
+
+    def __init__(self, consumer: str, topic: str | None) -> None:
+        super().__init__(models.F("consumer"))
+        self.consumer = consumer
+        self.topic = topic
+
+    def as_sql(self, compiler: SQLCompiler, connection: Any, **extra: Any) -> tuple[str, list[Any]]:  # type: ignore[override]
+        column, values = compiler.compile(self.source_expressions[0])
+        return f"{column} = ANY(%s)", [*values, self.ids(connection.alias)]
+
+    def ids(self, using: str) -> list[int]:
+        """The rows that stand for it in a database, one for each topic."""
+        rows = Consumer.objects.using(using).filter(name=self.consumer)
+        of_name = dict(rows.values_list("topic__name", "pk"))
+        if not of_name:
+            raise not_registered(using, self.consumer)
+        if self.topic is None:
+            return list(of_name.values())
+        if self.topic not in of_name:
+            raise not_read(self.consumer, self.topic, of_name)
+        return [of_name[self.topic]]
+
+
+def not_registered(using: str, consumer: str) -> UnknownName:
+    """The error that a database has no consumer of a name."""
+    known = set(Consumer.objects.using(using).values_list("name", flat=True))
+    return UnknownName(
+        f"No consumer {consumer!r} is registered in the database {using!r}. {did_you_mean(consumer, known)}"
+    )
+
+
+def not_read(consumer: str, topic: str, topics: Iterable[str]) -> UnknownName:
+    """The error that a consumer reads these topics, and not the one that is asked for."""
+    return UnknownName(f"Consumer {consumer!r} doesn't read topic {topic!r}. {did_you_mean(topic, topics)}")
+
+
 class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
     """What consumers gave up on. A consumer is a declaration or its name."""
 
@@ -296,10 +342,8 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
         self, consumer: declarations.DeclaredConsumer | str, *, topic: declarations.DeclaredTopic | str | None = None
     ) -> "DeadLetterQuerySet":
         """The dead letters of one consumer, or of one of its topics, oldest event first."""
-        letters = self.filter(consumer__name=str(consumer))
-        if topic is not None:
-            letters = letters.filter(consumer__topic__name=str(topic))
-        return letters.order_by("consumer__topic__name", "event_id")
+        chosen = OfConsumer(str(consumer), None if topic is None else str(topic))
+        return self.filter(chosen).order_by("consumer__topic__name", "event_id")
 
     def matching(
         self,

@@ -7,27 +7,26 @@ from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
-from django_events.models.consumers import Consumer
-from django_events.models.functions import readable
+from django_events.models.consumers import Consumer, OfConsumer
+from django_events.models.functions import TopicId, readable
+from django_events.models.topic_queries import TopicQuerySet
 
 M = TypeVar("M", bound=models.Model)
 
 
-class OfConsumers(models.QuerySet[M]):
+class OfConsumers(TopicQuerySet[M]):
     """Rows of queue consumers. A consumer and a topic are declarations or their names."""
 
     def of(
         self, consumer: declarations.DeclaredConsumer | str, *, topic: declarations.DeclaredTopic | str | None = None
     ) -> Self:
         """Those of one consumer, or of one of its topics, oldest event first."""
-        rows = self.filter(consumer__name=str(consumer))
-        if topic is not None:
-            rows = rows.filter(consumer__topic__name=str(topic))
-        return rows.order_by("consumer__topic__name", "event_id")
+        chosen = OfConsumer(str(consumer), None if topic is None else str(topic))
+        return self.filter(chosen).order_by("consumer__topic__name", "event_id")
 
     def at(self, topic: declarations.DeclaredTopic | str, event_id: int) -> Self:
         """Those of one event, of all its consumers."""
-        return self.filter(consumer__topic__name=str(topic), event_id=event_id).order_by("consumer__name")
+        return self.filter(consumer__topic_id=TopicId(topic), event_id=event_id).order_by("consumer__name")
 
 
 class DeliveryQuerySet(OfConsumers["Delivery"]):

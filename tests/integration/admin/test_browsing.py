@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 from django.utils import timezone
+from django.utils.text import capfirst
 
 from django_events import Backoff, Draft, Ignore, declarations, redis_source
 from django_events.admin import addresses
@@ -533,3 +534,10 @@ def test_a_cause_that_is_masked_is_not_shown(olga, things, settings):
     transfer_all()
 
     assert "secret" not in olga.get(address("topic", topic_of(things), "log/1")).content.decode()
+
+
+@pytest.mark.parametrize("name", ["deadletter", "scheduledevent", "clock", "inbox", "intervention", "webhookendpoint"])
+def test_a_list_is_headed_by_what_is_in_it(admin_client, name):
+    answer = admin_client.get(f"/admin/django_events/{name}/")
+    heading = re.search(r"<h1>(.*?)</h1>", answer.content.decode())[1]
+    assert heading == capfirst(answer.context["cl"].opts.verbose_name_plural)
