@@ -77,7 +77,10 @@ def check_apps(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) ->
 
 @register(Tags.security, deploy=True)
 def check_poll_interval(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
-    every = conf.settings.POLL_INTERVAL
+    try:
+        every = conf.settings.POLL_INTERVAL
+    except Invalid:  # another check says what is wrong
+        return
     if every < SHORTEST_POLL:
         yield checks.Warning(
             f"DJANGO_EVENTS['POLL_INTERVAL'] is {every.total_seconds():g} s: where no wake-up comes, every worker asks "

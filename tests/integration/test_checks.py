@@ -391,6 +391,14 @@ def test_pitfalls_are_told_by_deploy_only():
     assert pitfalls() == []
 
 
+@pytest.mark.parametrize(
+    "wrong", ["nonsense", {"POLL_INTERVAL": "soon"}, {"TELEMETRY": 5}, {"NOTIFY": 3}, {"BROKERS": 5}]
+)
+def test_a_wrong_value_is_told_by_one_check_and_ends_no_other(wrong):
+    with override_settings(DJANGO_EVENTS=wrong):
+        assert [message.id for message in pitfalls()] == ["django_events.E002"]
+
+
 @pytest.mark.slow
 def test_events_that_are_read_elsewhere_than_written(other_alias):
     with override_settings(DATABASE_ROUTERS=[ReadsFrom(other_alias)]):
