@@ -40,6 +40,7 @@ from django_events.contracts import cloudevents
 from django_events.exceptions import EventExpired, EventsError, Invalid, LogReplaced, UnreadableEvent
 from django_events.live import positions
 from django_events.live.listening import LiveListener, Topics, listen
+from django_events.live.texts import SharedTexts
 from django_events.masking import without_masked
 from django_events.received import ReceivedEvent
 
@@ -223,7 +224,7 @@ class EventStream(StreamingHttpResponse):
         if event is None:
             return _heartbeat(listener)
         try:
-            return _written(event, self._data(event), listener)
+            return self._text(event, listener)
         except Exception as error:
             return _left_out(event, error, listener)
 
@@ -251,14 +252,15 @@ class EventStream(StreamingHttpResponse):
         try:
             if self._transform is not None and iscoroutinefunction(self._transform):
                 return _written(event, self._formed(event, await self._transform(event)), listener)
-            return _written(event, self._data(event), listener)
+            return self._text(event, listener)
         except Exception as error:
             return _left_out(event, error, listener)
 
-    def _data(self, event: ReceivedEvent) -> Any:
+    def _text(self, event: ReceivedEvent, listener: LiveListener) -> bytes:
         if self._transform is not None:
-            return self._formed(event, _called(self._transform, event))
-        return _as_it_is(event) if self._form == "json" else _as_cloudevent(event)
+            return _written(event, self._formed(event, _called(self._transform, event)), listener)
+        made = _as_it_is if self._form == "json" else _as_cloudevent
+        return _id(listener).encode() + _texts.of(event, self._form, lambda: _block(event, made(event)))
 
     def _formed(self, event: ReceivedEvent, transformed: Any) -> Any:
         if transformed is None or self._form == "json":
@@ -326,12 +328,15 @@ def _as_cloudevent(event: ReceivedEvent) -> str:
 
 def _written(event: ReceivedEvent, data: Any, listener: LiveListener) -> bytes:
     """An event as it is sent; of one that nothing is to be told of, only that it is passed."""
-    if data is None:
-        return _heartbeat(listener)
+    return _heartbeat(listener) if data is None else _id(listener).encode() + _block(event, data)
+
+
+def _block(event: ReceivedEvent, data: Any) -> bytes:
+    """The lines of an event behind the one of the position, which is each stream's own."""
     text = data if isinstance(data, str) else json.dumps(without_masked(_plain(data)))
     name = f"event: {event.type}\n" if event.type and not LINE_END.search(event.type) else ""
     lines = "".join(f"data: {line}\n" for line in LINE_END.split(text))
-    return f"{_id(listener)}{name}{lines}\n".encode(errors="replace")
+    return f"{name}{lines}\n".encode(errors="replace")
 
 
 def _plain(data: Any) -> Any:
@@ -405,6 +410,8 @@ class _Streams:
             was_open = stream in self._open
             self._open.discard(stream)
             self._let_in.discard(stream)
+            if not self._open:
+                _texts.clear()
         if was_open:
             telemetry.STREAMS.tell(-1, stream.using)
 
@@ -417,6 +424,7 @@ class _Streams:
         return len(ended)
 
 
+_texts = SharedTexts()
 _streams = _Streams()
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 _is_wanted = False

@@ -11,6 +11,7 @@ from http.client import HTTPConnection
 
 import pytest
 import uvicorn
+from asgiref.sync import sync_to_async
 from django.core.asgi import get_asgi_application
 from django.core.exceptions import PermissionDenied
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
@@ -22,11 +23,11 @@ from django.urls import path
 
 from django_events import Draft, end_streams, end_streams_on_sigterm, publish_many, sse
 from django_events.exceptions import Invalid
-from django_events.live import server_sent_events
+from django_events.live import server_sent_events, tailing
 from django_events.maintaining.expiring import expire
 from django_events.models import Topic
 from django_events.received import ReceivedEvent
-from tests.integration.live.test_listening import no_threads
+from tests.integration.live.test_listening import is_tailed, no_threads
 from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
@@ -435,3 +436,61 @@ def test_streams_that_are_ended_come_back_without_loss(port, things):
         seen += [json.loads(one["data"])["value"] for one in events(response, 20 - len(seen))]
     assert seen == [value for n in range(10) for value in (n, n + 100)]
     connections.close_all()
+
+
+@pytest.mark.parametrize("form", ["json", "cloudevent"])
+def test_the_text_of_an_event_is_made_once_for_all_streams_that_may_see_it(things, monkeypatch, form):
+    """Each stream has its own filter and its own position; what `transform` makes is made for each."""
+    made = []
+    kind = "_as_it_is" if form == "json" else "_as_cloudevent"
+    make = getattr(server_sent_events, kind)
+    monkeypatch.setattr(server_sent_events, kind, lambda event: made.append(event.id) or make(event))
+    begun = asyncio.Event()
+
+    async def sent(where, count, **options):
+        response = sse("things", authorize=authorize, form=form, **options)(AsyncRequestFactory().get(where))
+        found, waits = b"", True
+        try:
+            async with asyncio.timeout(PATIENT):
+                async for part in response.streaming_content:
+                    found += part
+                    if waits and b"id: things/0" in found:
+                        waits = False
+                        opened.append(where)
+                        if len(opened) == 5:
+                            begun.set()
+                    if found.count(b"\ndata: ") == count:
+                        return found
+        finally:
+            response.close()
+
+    opened = []
+
+    async def all_of_them():
+        asked = [("/", 4), ("/", 4), ("/?user=1", 2), ("/?user=2", 2)]
+        tasks = [asyncio.create_task(sent(*one)) for one in asked]
+        tasks.append(asyncio.create_task(sent("/", 4, transform=lambda event: f"for one: {event.id}")))
+        await begun.wait()
+        await sync_to_async(fill_for_two)()
+        return await asyncio.gather(*tasks)
+
+    def fill_for_two():
+        wait_until(lambda: is_tailed(*tailing._tailers["default"].listeners), what="the tailer, which reads for all")
+        drafts = [Draft(value={"n": n, "card": "4711"}, key=f"{n % 2 + 1}.order") for n in range(1, 5)]
+        publish_many(things, drafts)
+        transfer_all()
+        connections.close_all()  # this thread's
+
+    with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["card"]}):
+        first, second, of_one, of_two, transformed = asyncio.run(all_of_them())
+    wait_until(no_threads, what="the end of the tailer")
+    assert sorted(made) == [1, 2, 3, 4]
+    name = "value" if form == "json" else "data"
+    told, told_too, told_one, told_two = (
+        [json.loads(line[6:])[name] for line in text.decode().split("\n") if line.startswith("data: ")]
+        for text in (first, second, of_one, of_two)
+    )
+    assert told == told_too == [{"n": n, "card": "•••"} for n in range(1, 5)]
+    assert (told_one, told_two) == (told[1::2], told[0::2])
+    assert transformed.count(b"for one: ") == 4
+    assert server_sent_events._texts._texts == {}
