@@ -292,7 +292,7 @@ class Position(models.Model):
         return f"{self.consumer_id}/{self.partition}: {self.position}"
 
 
-class OfConsumer(models.Func):
+class IsOfConsumer(models.Func):
     """Whether a row is one of a consumer, or of one of its topics: UnknownName where the query runs and there is none.
 
     It is looked up when the query is compiled, by a query of its own.
@@ -342,7 +342,7 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
         self, consumer: declarations.DeclaredConsumer | str, *, topic: declarations.DeclaredTopic | str | None = None
     ) -> "DeadLetterQuerySet":
         """The dead letters of one consumer, or of one of its topics, oldest event first."""
-        chosen = OfConsumer(str(consumer), None if topic is None else str(topic))
+        chosen = IsOfConsumer(str(consumer), None if topic is None else str(topic))
         return self.filter(chosen).order_by("consumer__topic__name", "event_id")
 
     def matching(

@@ -7,7 +7,7 @@ from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
-from django_events.models.consumers import Consumer, OfConsumer
+from django_events.models.consumers import Consumer, IsOfConsumer
 from django_events.models.functions import TopicId, readable
 from django_events.models.topic_queries import TopicQuerySet
 
@@ -21,7 +21,7 @@ class OfConsumers(TopicQuerySet[M]):
         self, consumer: declarations.DeclaredConsumer | str, *, topic: declarations.DeclaredTopic | str | None = None
     ) -> Self:
         """Those of one consumer, or of one of its topics, oldest event first."""
-        chosen = OfConsumer(str(consumer), None if topic is None else str(topic))
+        chosen = IsOfConsumer(str(consumer), None if topic is None else str(topic))
         return self.filter(chosen).order_by("consumer__topic__name", "event_id")
 
     def at(self, topic: declarations.DeclaredTopic | str, event_id: int) -> Self:
