@@ -81,7 +81,7 @@ def described(event: ReceivedEvent, columns: Sequence[Any]) -> tuple[dict[str, s
     A relay asks this of each event: the columns are looked at here, because each property costs as much as all of it.
     """
     topic = event.topic
-    event_id, _, _, kind, key, value, body, _, published_at, _ = columns
+    event_id, _, _, kind, key, value, body, stored, published_at, _ = columns
     found = {
         "specversion": "1.0",
         "id": f"{topic}/{event_id}",
@@ -89,12 +89,11 @@ def described(event: ReceivedEvent, columns: Sequence[Any]) -> tuple[dict[str, s
         "type": kind or topic,
         "time": _written(published_at) or moment(event),
     }
-    metadata = _metadata(event, columns)
     if key:
         found["subject"] = key
     if value is None and body is None:
         found["erased"] = "true"
-    if not metadata:
+    if stored == "{}" or not (metadata := _metadata(event, columns)):
         return found, {}
     if (version := _version(metadata)) is not None:
         found["schemaversion"] = str(version)

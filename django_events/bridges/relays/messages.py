@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ATTRIBUTES = (*cloudevents.ATTRIBUTES, "relay")  # that a message may have
 ALWAYS = ("id", "source", "time")  # attributes of each message, whatever its form
+NULLS = (None, "null")  # a value that was erased or is null, as it is stored: it need not be decoded
 ID, KEY, VALUE, BODY = map(EVENT.index, ("id", "key", "value", "body"))
 MOST_BESIDE = 16_384  # bytes: what is beside a body has fewer, however long the key, the type and the names are
 
@@ -38,12 +39,13 @@ def message_of(
         returned = sent if isinstance(sent, bytes) else None
         event = _with_value(event, sent)
     columns = event.columns
+    value, stored = columns[VALUE], columns[BODY]
     body: bytes | None
     try:
-        media_type, body = _payload(event, columns[VALUE], columns[BODY], returned)
+        media_type, body = _payload(event, value, stored, returned)
         if relay.form == "cloudevent":
             media_type, body = MEDIA_TYPE, _structured(event, body, returned)
-        elif _is_null(columns[VALUE]) and columns[BODY] is None:
+        elif stored is None and value in NULLS:
             body = None
     except (ValueError, RecursionError) as error:  # a surrogate, or lists in lists in lists
         raise UnreadableEvent(f"It can't be written as JSON: {type(error).__name__}: {error}") from error
@@ -54,11 +56,6 @@ def message_of(
     named["relay"] = relay.name
     headers = {"content-type": media_type, **trace} if trace else {"content-type": media_type}
     return RelayMessage(columns[ID], address, route, columns[KEY], named, headers, body, redriven)
-
-
-def _is_null(stored: Any) -> bool:
-    """Whether a value is null, of an event that has no body: also one that was erased. It need not be decoded."""
-    return stored is None or (isinstance(stored, str) and stored == "null")
 
 
 def _payload(event: ReceivedEvent, value: Any, body: Any, returned: bytes | None) -> tuple[str, bytes]:

@@ -60,6 +60,9 @@ class Ahead:
         self._ids: set[int] = set()
         self._tried_at = 0.0
 
+    def __bool__(self) -> bool:
+        return bool(self._ids)
+
     def __contains__(self, event_id: int) -> bool:
         return event_id in self._ids
 
@@ -186,12 +189,12 @@ class Relaying:
 
     def _batch(self, events: Sequence[ReceivedEvent], largest: int | None, *, redriven: bool) -> Batch:
         """Make the messages, up to the first event that can't be one."""
-        relay, route_of = self._relay, self._target.route
+        relay, route_of, partitioned = self._relay, self._target.route, self._relay.partitioned
         surely = -1 if largest is None else largest - MOST_BESIDE  # bodies up to this size fit, whatever is beside them
         messages: list[RelayMessage] = []
         for index, event in enumerate(events):
             try:
-                route = route_of(event, event.partition if relay.partitioned else None)
+                route = route_of(event, event.partition if partitioned else None)
                 message = message_of(event, relay, route, redriven=redriven)
             except TargetUnavailable:  # of the target as it is declared, and not of this event
                 raise
@@ -236,6 +239,8 @@ class Relaying:
         self, opened: Opened, messages: list[RelayMessage], ahead: Ahead
     ) -> tuple[list[RelayMessage], tuple[RelayMessage, Exception] | None]:
         """Those to be sent, up to one that nothing in the target is for, if there is one."""
+        if not ahead and not _logs_of(messages):
+            return messages, None  # the target can't tell what it has
         left = []
         for message in messages:
             try:
@@ -257,6 +262,8 @@ class Relaying:
         self, opened: Opened, messages: list[RelayMessage], answers: Sequence[Exception | None], ahead: Ahead
     ) -> tuple[RelayMessage, Exception] | None:
         opened.used = True
+        if len(answers) == len(messages) and not any(answers) and not _logs_of(messages):
+            return None  # nearly always, of a target that can't tell what it has
         refused: tuple[RelayMessage, Exception] | None = None
         for message, error in zip(messages, answers, strict=False):
             if error is None:
@@ -355,6 +362,10 @@ def _logged(using: str, topic: str, event_id: int) -> tuple[int, datetime | None
     events = Event.objects.using(using).filter(topic_id=topic_id)
     last: int = events.order_by("-id").values_list("id", flat=True).first() or 0
     return last, events.filter(id=event_id).values_list("published_at", flat=True).first()
+
+
+def _logs_of(messages: Iterable[RelayMessage]) -> set[str]:
+    return {one.route.log for one in messages} - {""}
 
 
 def _index_of(events: Iterable[ReceivedEvent], event_id: int) -> int:
