@@ -18,6 +18,7 @@ from django_events.log.setbacks import Setback
 from django_events.management.databases import add_databases, all_named, explained, explained_if_alone, worst
 from django_events.phrases import count
 from django_events.sql.direct import connected_as_a_worker
+from django_events.workers.lasting import lasting
 from django_events.workers.loop import Exit, RateMeter
 from django_events.workers.several import OneDatabase
 from django_events.workers.stopping import Stop, stop_on_signals
@@ -143,6 +144,7 @@ class WorkerCommand(BaseCommand):
             with explained_if_alone(aliases), ExitStack() as entered:
                 for using in aliases:
                     entered.enter_context(connected_as_a_worker(using))
+                entered.enter_context(lasting())
                 yield entered.enter_context(stop_on_signals())
         except KeyboardInterrupt:
             sys.exit(Exit.FAILED)
