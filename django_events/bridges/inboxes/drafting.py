@@ -9,6 +9,7 @@ Each event says in its metadata which inbox took it in, and which message it was
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from json import JSONDecoder
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -34,6 +35,7 @@ LONGEST_REASON = 1_000
 BLANKS = b" \t\r\n"  # of JSON
 LONGEST_NUMBER = 300  # characters of one with decimals
 MOST_DIGITS = 9  # of the version of a schema
+MOST_KNOWN = 1_000  # names of headers, and content types, of which it is remembered what they mean
 
 
 class Unreadable(Exception):
@@ -157,14 +159,15 @@ def _cloudevent(message: InboxMessage, *, described: bool) -> _Taken:
     """
     if (reason := message.headers.get("unreadable")) is not None:  # of the log of another site, which knows its events
         raise Unreadable(reason)
-    content_type = message.headers.get("content-type", message.headers.get("content_type", ""))
-    if content_type.partition(";")[0].strip().lower() == STRUCTURED:
+    content_type = message.headers.get("content-type") or message.headers.get("content_type", "")
+    is_structured, is_json = _form_of(content_type)
+    if is_structured:
         return _structured(message)
     attributes = _attributes(message.headers)
     if "id" not in attributes:
         raise Unreadable("It is no CloudEvent. What other messages mean, a function says: inbox(…, transform=…)")
     trace = {name: message.headers[name] for name in TRACE if name in message.headers}
-    if content_type and "json" not in content_type.lower():
+    if not is_json:
         return _taken(message, attributes, trace, body=message.body or b"")
     try:
         value = message.json() if described else _value_of(message)
@@ -204,16 +207,31 @@ def _value_of(message: InboxMessage) -> Any:
     return message.json()  # which says what is wrong with it, if anything is
 
 
+@lru_cache(maxsize=MOST_KNOWN)
+def _form_of(content_type: str) -> tuple[bool, bool]:
+    """Whether a message is a structured CloudEvent, and whether its payload is JSON."""
+    return content_type.partition(";")[0].strip().lower() == STRUCTURED, (
+        not content_type or "json" in content_type.lower()
+    )
+
+
 def _attributes(headers: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, text in headers.items():
-        if name.startswith(KAFKA):
-            found[name[len(KAFKA) :]] = text
-        elif name.startswith(NATS):
-            found[name[len(NATS) :]] = unquote(text)
-        elif name.startswith(AMQP):
-            found[name[len(AMQP[0]) :]] = text
+        attribute, is_quoted = _attribute_of(name)
+        if attribute is not None:
+            found[attribute] = unquote(text) if is_quoted else text
     return found
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _attribute_of(header: str) -> tuple[str | None, bool]:
+    """Which attribute of a CloudEvent a header has, if any, and whether that is percent-encoded."""
+    if header.startswith(KAFKA):
+        return header[len(KAFKA) :], False
+    if header.startswith(NATS):
+        return header[len(NATS) :], True
+    return (header[len(AMQP[0]) :] if header.startswith(AMQP) else None), False
 
 
 def _structured(message: InboxMessage) -> _Taken:
@@ -236,14 +254,13 @@ def _structured(message: InboxMessage) -> _Taken:
 
 def _taken(
     message: InboxMessage,
-    attributes: Mapping[str, Any],
+    given: dict[str, Any],
     trace: Mapping[str, str],
     *,
     value: Any = UNSET,
     body: Any = UNSET,
 ) -> _Taken:
-    """An event of these attributes; all but its type and its key are kept in the metadata, under `ce`."""
-    given = dict(attributes)
+    """An event of the attributes that are given: all but its type are kept in the metadata, under `ce`."""
     kind, key = given.pop("type", ""), given.get("subject")
     metadata: dict[str, Any] = {**trace, "ce": given}
     if "schemaversion" in given:
