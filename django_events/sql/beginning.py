@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import psycopg
 from django.db import connections
-from psycopg import IsolationLevel, errors
-from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg import IsolationLevel
+from psycopg.pq import ExecStatus, TransactionStatus
 
 from django_events import sql
+from django_events.sql.direct import error_of
 from django_events.statements import Statement, beside
 
 SQL = beside(__name__)
@@ -31,9 +32,7 @@ def begin_with(using: str, statement: Statement, **parameters: object) -> bool:
         asked = psycopg.ClientCursor(raw).mogrify(SQL.begin.on(first=statement).text, parameters)
         result = raw.pgconn.exec_(asked.encode())
         if result.status != ExecStatus.TUPLES_OK:
-            if raw.pgconn.status != ConnStatus.OK:
-                raise psycopg.OperationalError(raw.pgconn.get_error_message())
-            raise errors.error_from_result(result, encoding="utf-8")
+            raise error_of(raw, result)
     return result.get_value(0, 0) == b"t"
 
 

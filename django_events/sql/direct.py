@@ -9,6 +9,9 @@ from typing import Any
 
 import psycopg
 from django.db import connections
+from psycopg import errors
+from psycopg.pq import ConnStatus
+from psycopg.pq.abc import PGresult
 
 from django_events.conf import settings
 from django_events.statements import beside
@@ -78,6 +81,13 @@ def _probing(after: float) -> tuple[int, int]:
     """After how many seconds of silence to ask, and how long to wait for an answer before asking again."""
     idle = max(int(after / 2), 1)
     return idle, max(int((after - idle) / PROBES), 1)
+
+
+def error_of(connection: psycopg.Connection[Any], result: PGresult) -> psycopg.Error:
+    """The error that a result of libpq says, as cursors raise it: of a lost connection, OperationalError."""
+    if connection.pgconn.status != ConnStatus.OK:
+        return psycopg.OperationalError(connection.pgconn.get_error_message())
+    return errors.error_from_result(result, encoding="utf-8")
 
 
 def is_pooled(connection: psycopg.Connection[Any]) -> bool:

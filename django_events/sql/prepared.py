@@ -18,14 +18,13 @@ from typing import Any, cast
 import psycopg
 from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg import errors
 from psycopg.adapt import Transformer
 from psycopg.generators import execute
 from psycopg.pq import ExecStatus
 
 from django_events.database_errors import state
 from django_events.phrases import cut_details
-from django_events.sql.direct import is_pooled
+from django_events.sql.direct import error_of, is_pooled
 from django_events.statements import Statement, beside, prepared
 
 SQL = beside(__name__)
@@ -136,7 +135,7 @@ class SharedSession:
             with self._raw.lock:
                 results = self._raw.wait(execute(self._raw.pgconn))
             if results[-1].status == ExecStatus.FATAL_ERROR:
-                raise errors.error_from_result(results[-1], encoding="utf-8")
+                raise error_of(self._raw, results[-1])
             reader = Transformer(self._raw)
             answers: list[Rows] = []
             for result in results:
