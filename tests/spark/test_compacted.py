@@ -10,12 +10,12 @@ from django.core.management import CommandError
 from django.db import connection
 
 from django_events import Draft
-from django_events.log.compaction import compact
 from django_events.models import Event, Topic
 from django_events.statements import log_table
 from tests.spark.conftest import Stream, move
 from tests.spark.test_batch import collected, stored
 from tests.spark.test_export import exported, run
+from tests.support.fix_topics import compact_topic
 
 pytestmark = [pytest.mark.usefixtures("transactional_db", "spark"), pytest.mark.requirement("S14")]
 
@@ -27,7 +27,7 @@ def prices(log: Callable[..., Any]) -> Any:
 
 
 def compacted() -> int:
-    compact("default", Topic.objects.get(name="things"))
+    compact_topic("things")
     return int(Topic.objects.select_related("head").get(name="things").head.compacted_until)
 
 

@@ -8,10 +8,12 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_events import declarations
+from django_events.log import compaction
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
 from django_events.models import Event, Topic
 from django_events.statements import log_table
+from tests.support.processes import wait_until
 
 TopicFactory = Callable[..., declarations.DeclaredTopic]
 
@@ -84,6 +86,25 @@ def transfer_all(*, batch_size: int = 5_000) -> int:
         total += moved
     worker.setbacks.raise_first()
     return total
+
+
+def wait_for_older_transactions() -> None:
+    """Wait until each snapshot has what is committed now: one transaction of another database keeps them all old."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_current_xact_id()::text::bigint")
+        [[newest]] = cursor.fetchall()
+
+        def ended() -> bool:
+            cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint > %s", [newest])
+            return cursor.fetchall() == [(True,)]
+
+        wait_until(ended, what="the end of older transactions, of other databases too")
+
+
+def compact_topic(topic: declarations.DeclaredTopic | str) -> compaction.Compacted:
+    """Compact a topic when nothing holds that up."""
+    wait_for_older_transactions()
+    return compaction.compact("default", Topic.objects.select_related("head").get(name=str(topic)))
 
 
 def log_values(topic: declarations.DeclaredTopic) -> list[Any]:

@@ -29,7 +29,7 @@ from django_events.bridges.inboxes.inbox_worker import InboxWorker
 from django_events.bridges.inboxes.log_reader import LogReader
 from django_events.bridges.inboxes.serving import worker_of
 from django_events.exceptions import Refused
-from django_events.log import compaction, ends, segments
+from django_events.log import ends, segments
 from django_events.log.ends import FEW
 from django_events.log.inventory import next_scheduled, waiting
 from django_events.log.transfer import Transfer
@@ -50,8 +50,7 @@ from tests.support.fix_inboxes import take_in
 from tests.support.fix_mirrors import PASSWORD, lose, rows_of
 from tests.support.fix_mirrors import run as run_sql
 from tests.support.fix_queues import pending
-from tests.support.fix_topics import log_values, transfer_all
-from tests.support.processes import wait_until
+from tests.support.fix_topics import compact_topic, log_values, transfer_all
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X22")]
 
@@ -771,10 +770,7 @@ def declare_anew(make_topic, topic, **options):
 
 
 def compact(topic):
-    def compacted():
-        return compaction.compact("default", Topic.objects.select_related("head").get(name=topic.name)).segments
-
-    wait_until(compacted, what="a compaction")
+    assert compact_topic(topic).segments
 
 
 def cut(topic, until):

@@ -23,10 +23,10 @@ from django_events.exporting import comparing, event_files
 from django_events.exporting.tables import iceberg_catalogs
 from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
 from django_events.exporting.writing import line_of
-from django_events.log.compaction import compact
 from django_events.models import Intervention, Topic
 from django_events.operations import erase
 from tests.spark.test_batch import HOSTILE, drop_first_segment, publish
+from tests.support.fix_topics import compact_topic
 from tests.support.local_exports import run as run_files
 from tests.support.tables import run as run_tables
 
@@ -291,7 +291,7 @@ def test_a_place_without_an_export_is_refused(log: Log, tmp_path: Path) -> None:
 def test_what_compaction_removed_is_no_difference(log: Log, tmp_path: Path, format: str) -> None:
     topic = log(*(Draft(value=n, key=str(n % 7)) for n in range(450)), segment_size=100, compact=True)
     export(topic, tmp_path, format=format)
-    compact("default", Topic.objects.get(name=str(topic)))
+    compact_topic(topic)
 
     said, code = verify(tmp_path)
 

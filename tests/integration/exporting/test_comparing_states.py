@@ -18,12 +18,11 @@ from django_events import Draft, publish_many
 from django_events.exporting import comparing_states
 from django_events.exporting.comparing_states import StatesComparison
 from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
-from django_events.log.compaction import compact
-from django_events.models import Topic
 from django_events.operations import erase
 from tests.integration.exporting.test_comparing import topic_id, verify
 from tests.integration.exporting.test_upserts import drawn, states
 from tests.spark.test_batch import drop_first_segment, stored
+from tests.support.fix_topics import compact_topic
 from tests.support.logs import move
 from tests.support.tables import read_back, run
 
@@ -171,7 +170,7 @@ def test_what_compaction_removed_is_no_difference(log: Log, tmp_path: Path, form
     there = len(read_back(tmp_path, format))
     again = [Draft(value=n, key=str(n % 6), type=("gone", "set")[n % 2]) for n in range(250)]
     publish(topic, *again, *(Draft(value=1, key="7") for _ in range(10)))
-    compact("default", Topic.objects.get(name=str(topic)))
+    compact_topic(topic)
 
     said, code = verify(tmp_path)
 
@@ -201,7 +200,7 @@ def test_a_key_whose_newest_event_compaction_removed_is_not_missing(log: Log, tm
     upsert(topic, tmp_path, "--deletes", "gone", format=format)
     assert "k" not in {row["key"] for row in read_back(tmp_path, format)}
     publish(topic, *map(some, range(201, 300)), Draft(value=2, key="k"), *map(some, range(301, 311)))
-    compact("default", Topic.objects.get(name=str(topic)))
+    compact_topic(topic)
     left = {row["offset"] for row in stored(topic)}
     assert 7 in left and 150 not in left
 

@@ -38,9 +38,7 @@ from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
 from django_events.exporting.tables.rows_files import RowsFile, folder_on_disk, read_footers
 from django_events.exporting.tables.table import Conflict, EventTable, Mark, Opening
 from django_events.exporting.writing import ParquetOutput
-from django_events.log.compaction import compact
 from django_events.management.described import file_columns
-from django_events.models import Topic
 from django_events.operations import erase
 from django_events.reading.dsn import Dsn
 from django_events.reading.ranges import Range
@@ -54,6 +52,7 @@ from tests.integration.exporting.test_table_partitions import around_midnight as
 from tests.integration.exporting.test_typed_exports import Placed, columns_of, declared, placed, rows
 from tests.spark.test_batch import HOSTILE, drop_first_segment, publish, stored, topic_id
 from tests.spark.test_export import incarnation
+from tests.support.fix_topics import compact_topic
 from tests.support.lake_files import delta_files, iceberg_files
 from tests.support.tables import files_of, read_back, read_by_extension, run
 
@@ -649,7 +648,7 @@ def test_a_range_that_compaction_has_emptied_moves_the_mark(
     log: Log, tmp_path: Path, by_files: Any, format: str
 ) -> None:
     topic = log(*(Draft(value=n, key=str(n % 7)) for n in range(450)), segment_size=100, compact=True)
-    compact("default", Topic.objects.get(name="things"))
+    compact_topic(topic)
 
     done = by_files(format, events_per_commit=100)
 

@@ -21,12 +21,11 @@ from django_events.exporting.tables.iceberg_catalogs import NAMESPACE, in_folder
 from django_events.exporting.tables.iceberg_states import IcebergStates
 from django_events.exporting.tables.table import Conflict, Mark
 from django_events.exporting.writing import SCHEMA
-from django_events.log.compaction import compact
-from django_events.models import Topic
 from django_events.operations import erase
 from tests.integration.exporting.test_table_exports import set_back
 from tests.spark.test_batch import HOSTILE, stored
 from tests.spark.test_export import incarnation
+from tests.support.fix_topics import compact_topic
 from tests.support.logs import move
 from tests.support.publishing_app.models import Account
 from tests.support.tables import files_of, read_back, run
@@ -196,7 +195,7 @@ def test_a_compacted_topic_has_the_same_states(log: Log, tmp_path: Path, format:
     drafts = (Draft(value=n if n % 3 else None, key=str(n % 7)) for n in range(450))
     topic = log(*drafts, segment_size=100, compact=True)
     run(topic, "--to", tmp_path / "before", "--upsert", format=format)
-    compact("default", Topic.objects.get(name=str(topic)))
+    compact_topic(topic)
     run(topic, "--to", tmp_path / "after", "--upsert", format=format)
 
     assert read_back(tmp_path / "before", format) == read_back(tmp_path / "after", format) == states(topic)

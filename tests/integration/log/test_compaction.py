@@ -22,7 +22,7 @@ from django_events.statements import log_table
 from django_events.workers.maintaining import run_steps
 from tests.support.fix_consumers import dead_letters, lease_of, position_of, positions, run_once
 from tests.support.fix_queues import deliveries, fill_topic, finish, values
-from tests.support.fix_topics import transfer_all
+from tests.support.fix_topics import transfer_all, wait_for_older_transactions
 from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("S14")]
@@ -63,6 +63,7 @@ def held_up(prices, in_thread, connect):
 def update(topic, count, *, keys=7, first=0):
     publish_many(topic, [Draft(value=n, key=str(n % keys)) for n in range(first, first + count)])
     transfer_all()
+    wait_for_older_transactions()
 
 
 def row():

@@ -455,6 +455,7 @@ def test_a_hanging_database_bounds_the_memory_and_gets_everything_once(lanes, pr
         proxy.go_on()
         writer.flush(LONG)
         accepted.append(writer.publish(len(accepted)))
+        writer.flush(LONG)  # closing has a moment's patience only
     assert results(accepted) == [True] * len(accepted)
     transfer_all()
     assert sorted(log_values(lanes)) == list(range(len(accepted)))

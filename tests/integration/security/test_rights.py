@@ -45,7 +45,7 @@ from testproject.shop.models import Product
 from tests.support.fix_database import login
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_rollups import row_of, table_of
-from tests.support.fix_topics import transfer_all
+from tests.support.fix_topics import transfer_all, wait_for_older_transactions
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
@@ -241,6 +241,7 @@ def test_operators_compact(make_topic, roles):
     topic = make_topic("things", segment_size=100, compact=True)
     publish_many(topic, [Draft(value=n, key=str(n % 7)) for n in range(250)])
     transfer_all()
+    wait_for_older_transactions()
     done = compact(roles["operator"], models.Topic.objects.get(name="things"))
     assert (done.segments, done.events) == (2, 193)
     publish_many(topic, [Draft(value=n, key=str(n % 7)) for n in range(10)])
