@@ -24,6 +24,7 @@ SECONDS = 10.0  # for the answers to a batch, where the settings don't say
 GIVING_UP = 0.5  # for the client to say what it has given up
 CREATION = 2.0  # seconds that a cluster may take to create a topic, where it does that by itself
 ANSWERS_TAKEN = 1_000  # messages, behind which answers are taken: the client's queue has those that are not
+ANY_PARTITION, NOW = -1, 0  # as the client's own defaults
 PREFIXED = {name: f"ce_{name}" for name in ATTRIBUTES}  # the names of attributes as headers
 MOST_TOPICS = 10_000  # that are known to be there
 TIMEOUT, LONGEST = "transaction.timeout.ms", 60_000  # of a transaction, where the settings don't say
@@ -157,12 +158,11 @@ class KafkaProducer:
         for index, message in enumerate(messages):
             named: Any = {PREFIXED[name]: text for name, text in message.attributes.items()}
             named.update(message.headers)
-            to, answered = message.route.to, partial(note, index)
+            handed = message.route.to, message.body, message.key, ANY_PARTITION, partial(note, index), None, NOW, named
             try:
-                produce(to, message.body, message.key, headers=named, on_delivery=answered)
+                produce(*handed)  # not by keywords, each of which the client makes a text of to look it up
             except (BufferError, KafkaException) as error:
-                again = partial(produce, to, message.body, message.key, headers=named, on_delivery=answered)
-                if (refused := self._refused(error, again)) is not None:
+                if (refused := self._refused(error, partial(produce, *handed))) is not None:
                     del answers[index:]
                     return self._wait(answers), refused
             self._handed += 1

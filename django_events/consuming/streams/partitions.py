@@ -6,6 +6,7 @@ A worker that serves a partition again and again prepares a statement that lease
 """
 
 import secrets
+from datetime import UTC, datetime
 
 from django.db import DatabaseError, connections
 
@@ -144,7 +145,7 @@ class PreparedClaim:
             attempts=0,
             careful_until=careful_until,
             row_address=address,
-            clock=clock,
+            clock=datetime.fromtimestamp(clock, UTC),
             redrives=False,
             barrier=barrier,
             after_crash=False,
