@@ -16,6 +16,7 @@ from django_events.declarations import DeclaredTopic
 from django_events.drafts import UNSET, Draft, Unset
 from django_events.exceptions import InvalidEvent
 from django_events.publishing.context import CAUSED_BY, has_context, lone_cause, with_context
+from django_events.publishing.json_texts import made_once
 
 MAX_TYPE_LENGTH = 200
 MAX_KEY_LENGTH = 512
@@ -35,7 +36,7 @@ _OPEN = ord("[")
 _OPTIONS: dict[str, Any] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
 _encode = DjangoJSONEncoder(**_OPTIONS).encode
 # Sorting fails where text and other keys meet in one object; it costs nothing to speak of.
-_encode_sorted = DjangoJSONEncoder(**_OPTIONS, sort_keys=True).encode
+_encode_sorted = made_once(DjangoJSONEncoder(**_OPTIONS, sort_keys=True))
 
 
 class BufferRow(NamedTuple):
