@@ -387,7 +387,8 @@ class KafkaReader:
     def _message(
         self, message: Any, partition: int, offset: int, headers: Headers, unreadable: dict[str, str]
     ) -> InboxMessage:
-        fields = by_name([(name, value or b"") for name, value in headers])
+        named = by_name(headers)
+        fields: Any = named if None not in named.values() else {name: value or b"" for name, value in named.items()}
         try:
             texts = {name.lower(): value.decode() for name, value in fields.items()}
         except UnicodeDecodeError:

@@ -17,11 +17,12 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from django_events.drafts import Draft
 from django_events.log.mirroring import CopiedRows
 
+Value = TypeVar("Value")
 Places = dict[str, Any]  # by log of the source, what the last message that was taken in there is; JSON
 _NOTHING: Mapping[str, Any] = MappingProxyType({})  # headers or fields of a message that has none
 
@@ -136,12 +137,12 @@ def moment_of(seconds: float) -> datetime | None:
         return None
 
 
-def by_name(fields: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
+def by_name(fields: Sequence[tuple[str, Value]]) -> dict[str, Value]:
     """Fields by name; of those of one name the last has it, and the ones before it are `name (1)`, `name (2)` …"""
     named = dict(fields)
     if len(named) == len(fields):
         return named
-    named, times = {}, dict[str, int]()
+    named, times = dict[str, Value](), dict[str, int]()
     for name, value in reversed(fields):
         free = name
         while free in named:
