@@ -11,7 +11,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from django_events.contracts.contract import VERSION
@@ -22,7 +22,6 @@ from django_events.received import ReceivedEvent
 MEDIA_TYPE = "application/cloudevents+json; charset=utf-8"
 BATCH_MEDIA_TYPE = "application/cloudevents-batch+json; charset=utf-8"
 BYTES, JSON = "application/octet-stream", "application/json"
-ATTRIBUTES = ("specversion", "id", "source", "type", "time", "subject", "erased", "schemaversion")  # that one may have
 TRACE = ("traceparent", "tracestate")  # in the metadata, by W3C Trace Context
 LONGEST_TRACE = 512  # characters of a header that receivers take
 METADATA, PUBLISHED_AT = EVENT.index("metadata"), EVENT.index("published_at")
@@ -30,6 +29,29 @@ MOMENT = len("2026-01-31 12:34:56.123456+00")  # as PostgreSQL writes it; it lea
 
 _PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')  # what a header may have as it is
 _IS_PLAIN = re.compile(f"[{re.escape(_PLAIN)}]*").fullmatch
+
+
+class Names(NamedTuple):
+    """What the attributes are called that an event may have, and the relay that sends it."""
+
+    specversion: str
+    id: str
+    source: str
+    type: str
+    time: str
+    subject: str
+    erased: str
+    schemaversion: str
+    relay: str
+
+
+NAMES = Names(*Names._fields)
+
+
+@cache
+def names_behind(prefix: str) -> Names:
+    """The names of attributes behind a prefix, as a broker's headers have them."""
+    return Names(*(f"{prefix}{name}" for name in NAMES))
 
 
 def structured(event: ReceivedEvent) -> dict[str, Any]:
@@ -75,7 +97,9 @@ def trace(event: ReceivedEvent) -> dict[str, str]:
     return _trace(_metadata(event, event.columns))
 
 
-def described(event: ReceivedEvent, columns: Sequence[Any]) -> tuple[dict[str, str], dict[str, str]]:
+def described(
+    event: ReceivedEvent, columns: Sequence[Any], names: Names = NAMES
+) -> tuple[dict[str, str], dict[str, str]]:
     """The attributes and the trace of an event, whose columns the caller has at hand.
 
     A relay asks this of each event: the columns are looked at here, because each property costs as much as all of it.
@@ -83,20 +107,20 @@ def described(event: ReceivedEvent, columns: Sequence[Any]) -> tuple[dict[str, s
     topic = event.topic
     event_id, _, _, kind, key, value, body, stored, published_at, _ = columns
     found = {
-        "specversion": "1.0",
-        "id": f"{topic}/{event_id}",
-        "source": _source(topic),
-        "type": kind or topic,
-        "time": _written(published_at) or moment(event),
+        names.specversion: "1.0",
+        names.id: f"{topic}/{event_id}",
+        names.source: _source(topic),
+        names.type: kind or topic,
+        names.time: _written(published_at) or moment(event),
     }
     if key:
-        found["subject"] = key
+        found[names.subject] = key
     if value is None and body is None:
-        found["erased"] = "true"
+        found[names.erased] = "true"
     if stored == "{}" or not (metadata := _metadata(event, columns)):
         return found, {}
     if (version := _version(metadata)) is not None:
-        found["schemaversion"] = str(version)
+        found[names.schemaversion] = str(version)
     return found, _trace(metadata)
 
 

@@ -22,7 +22,7 @@ from tests.benchmarks.harness import Effort, Row, Samples, at_least, figure, int
 from tests.benchmarks.transfer import BACKLOG, BUFFER, backlog, declared
 from tests.support.brokers import NATS, REDIS, MockKafka, Nats, Redis
 
-EVENTS = 50_000
+EVENTS = 200_000
 READ = """
 SELECT id, key, type, value::text, to_char(published_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 FROM bench_log WHERE topic_id = %s AND id > %s ORDER BY id LIMIT %s

@@ -53,6 +53,7 @@ class ToPaper:
     def __init__(self, paper: Paper, *, breaks: str = "") -> None:
         self.paper = paper
         self.breaks = breaks
+        self.prefix = 7 if breaks == "prefix" else "paper-"
         self.only: Any = None
 
     def problems(self) -> Any:

@@ -135,6 +135,7 @@ def broken(error):
     ("breaks", "promise"),
     [
         ("problems", "declared"),
+        ("prefix", "declared"),
         ("route", "declared"),
         ("one bridge", "declared"),
         ("empty is 1", "empty"),

@@ -16,7 +16,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer, libversion
 
 from django_events.bridges.brokers import masked, options_of, said, unmade
 from django_events.bridges.relays.answers import UNANSWERED
-from django_events.bridges.relays.messages import ATTRIBUTES
 from django_events.bridges.relays.targets import Overtaken, RelayMessage, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady
 
@@ -25,7 +24,6 @@ GIVING_UP = 0.5  # for the client to say what it has given up
 CREATION = 2.0  # seconds that a cluster may take to create a topic, where it does that by itself
 ANSWERS_TAKEN = 1_000  # messages, behind which answers are taken: the client's queue has those that are not
 ANY_PARTITION, NOW = -1, 0  # as the client's own defaults
-PREFIXED = {name: f"ce_{name}" for name in ATTRIBUTES}  # the names of attributes as headers
 MOST_TOPICS = 10_000  # that are known to be there
 TIMEOUT, LONGEST = "transaction.timeout.ms", 60_000  # of a transaction, where the settings don't say
 # The settings of a broker that don't go to the client: one is ours, and two are other names of what is always ours.
@@ -156,13 +154,13 @@ class KafkaProducer:
 
         produce = self.client.produce
         for index, message in enumerate(messages):
-            named: Any = {PREFIXED[name]: text for name, text in message.attributes.items()}
-            named.update(message.headers)
-            handed = message.route.to, message.body, message.key, ANY_PARTITION, partial(note, index), None, NOW, named
+            named, answered = {**message.attributes, **message.headers}, partial(note, index)
+            # By position: the client makes a text of each keyword, to look it up.
+            of: Any = message.route.to, message.body, message.key, ANY_PARTITION, answered, None, NOW, named
             try:
-                produce(*handed)  # not by keywords, each of which the client makes a text of to look it up
+                produce(*of)
             except (BufferError, KafkaException) as error:
-                if (refused := self._refused(error, partial(produce, *handed))) is not None:
+                if (refused := self._refused(error, partial(produce, *of))) is not None:
                     del answers[index:]
                     return self._wait(answers), refused
             self._handed += 1

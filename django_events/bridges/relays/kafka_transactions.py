@@ -22,6 +22,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from django_events.bridges.relays.answers import UNANSWERED
+from django_events.bridges.relays.kafka import Kafka
 from django_events.bridges.relays.kafka_producer import (
     SECONDS,
     KafkaProducer,
@@ -206,7 +207,7 @@ class KafkaLog:
         self._note_position(messages)
         client.commit_transaction(self._producer.seconds)
         if messages and not messages[-1].redriven:
-            self._newest = _newest_of(messages[-1].event_id, messages[-1].attributes)
+            self._newest = _newest_of(messages[-1].event_id, _said_of(messages[-1]))
         return answers if refused is None else [*answers, refusal(refused)]
 
     def _has(self, message: RelayMessage) -> bool:
@@ -217,8 +218,7 @@ class KafkaLog:
         if not messages or messages[-1].redriven:
             return
         last = messages[-1]
-        said = json.dumps({name: last.attributes[name] for name in ("id", "time", "relay")})
-        position = TopicPartition(self._topic, 0, last.event_id, said)
+        position = TopicPartition(self._topic, 0, last.event_id, json.dumps(_said_of(last)))
         self._producer.client.send_offsets_to_transaction([position], self._group, self._producer.seconds)
 
     def close_if_unused(self) -> None:
@@ -234,6 +234,10 @@ class KafkaLog:
         if self._producer is not None:
             self._producer.give_up()
             self._producer = None
+
+
+def _said_of(message: RelayMessage) -> dict[str, str]:
+    return {name: message.attributes[Kafka.prefix + name] for name in ("id", "time", "relay")}
 
 
 def _newest_of(event_id: int, said: Mapping[str, str]) -> Newest:

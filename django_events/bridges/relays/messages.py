@@ -7,11 +7,13 @@ doubles, and a relay finds out what a target has, and whether another one fills 
 """
 
 from base64 import b64encode
+from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from django_events.bridges.relays.targets import RelayMessage, Route
 from django_events.contracts import cloudevents
-from django_events.contracts.cloudevents import BYTES, JSON, MEDIA_TYPE
+from django_events.contracts.cloudevents import BYTES, JSON, MEDIA_TYPE, NAMES, Names, names_behind
 from django_events.event_columns import EVENT
 from django_events.exceptions import UnreadableEvent
 from django_events.masking import hides
@@ -20,15 +22,13 @@ from django_events.received import ReceivedEvent
 if TYPE_CHECKING:
     from django_events.declarations import DeclaredRelay
 
-ATTRIBUTES = (*cloudevents.ATTRIBUTES, "relay")  # that a message may have
-ALWAYS = ("id", "source", "time")  # attributes of each message, whatever its form
 NULLS = (None, "null")  # a value that was erased or is null, as it is stored: it need not be decoded
 ID, KEY, VALUE, BODY = map(EVENT.index, ("id", "key", "value", "body"))
 MOST_BESIDE = 16_384  # bytes: what is beside a body has fewer, however long the key, the type and the names are
 
 
 def message_of(
-    event: ReceivedEvent, relay: "DeclaredRelay", route: Route, *, redriven: bool = False
+    event: ReceivedEvent, relay: "DeclaredRelay", route: Route, *, redriven: bool = False, names: Names = NAMES
 ) -> RelayMessage | None:
     """An event as the relay sends it; None if its `transform` leaves it out. It raises what `transform` raises."""
     returned: bytes | None = None
@@ -49,13 +49,24 @@ def message_of(
             body = None
     except (ValueError, RecursionError) as error:  # a surrogate, or lists in lists in lists
         raise UnreadableEvent(f"It can't be written as JSON: {type(error).__name__}: {error}") from error
-    named, trace = cloudevents.described(event, columns)
-    address = named["id"]
+    named, trace = cloudevents.described(event, columns, names)
+    address = named[names.id]
     if relay.form != "cloudevent_binary":
-        named = {name: named[name] for name in ALWAYS}
-    named["relay"] = relay.name
-    headers = {"content-type": media_type, **trace} if trace else {"content-type": media_type}
+        named = {name: named[name] for name in (names.id, names.source, names.time)}
+    named[names.relay] = relay.name
+    headers = {"content-type": media_type, **trace} if trace else _only(media_type)
     return RelayMessage(columns[ID], address, route, columns[KEY], named, headers, body, redriven)
+
+
+def names_of(target: object) -> Names:
+    """What the attributes of messages to a target are called."""
+    return names_behind(getattr(target, "prefix", ""))
+
+
+@cache
+def _only(media_type: str) -> Mapping[str, str]:
+    """The headers of nearly all messages."""
+    return {"content-type": media_type}
 
 
 def _payload(event: ReceivedEvent, value: Any, body: Any, returned: bytes | None) -> tuple[str, bytes]:

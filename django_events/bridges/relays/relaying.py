@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from django_events.bridges.relays.answers import Unroutable
-from django_events.bridges.relays.messages import MOST_BESIDE, message_of
+from django_events.bridges.relays.messages import MOST_BESIDE, message_of, names_of
 from django_events.bridges.relays.outages import Outage, WaitingEvent
 from django_events.bridges.relays.targets import Bridge, Bridges, Newest, Overtaken, RelayMessage, TargetUnavailable
 from django_events.consuming.handlers import FailedAt
@@ -115,6 +115,7 @@ class Relaying:
         self._relay = relay
         target: Any = relay.to
         self._shared: Bridges | None = target.bridges() if hasattr(target, "bridges") else None
+        self._names = names_of(target)
         self._outages: dict[int | None, Outage] = {}  # by partition
         self._using = ""
         self._opened: dict[int, Opened] = {}  # by thread
@@ -195,7 +196,7 @@ class Relaying:
         for index, event in enumerate(events):
             try:
                 route = route_of(event, event.partition if partitioned else None)
-                message = message_of(event, relay, route, redriven=redriven)
+                message = message_of(event, relay, route, redriven=redriven, names=self._names)
             except TargetUnavailable:  # of the target as it is declared, and not of this event
                 raise
             except Exception as error:

@@ -15,7 +15,7 @@ from typing import Any
 from django.db import connections
 
 from django_events.bridges.promises import BrokenPromise, NotChecked, Promise, Promises, in_a_thread
-from django_events.bridges.relays.messages import message_of
+from django_events.bridges.relays.messages import message_of, names_of
 from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.declarations import DeclaredRelay, RelayTarget
 from django_events.declarations.declared_relay import forms_of
@@ -71,6 +71,8 @@ class TargetPromises(Promises):
         self.expect(
             isinstance(self._target, RelayTarget), "it needs the methods problems, check_installed, route and bridge"
         )
+        prefix = getattr(self._target, "prefix", "")
+        self.expect(isinstance(prefix, str), f"prefix is {prefix!r}, expected a text")
         problems = list(self._target.problems())
         self.expect(not problems, f"problems() says {problems}")
         self._target.check_installed()
@@ -172,9 +174,10 @@ class TargetPromises(Promises):
         )
         self.expect(newest.address in ("", message.address), f"newest() says {newest.address!r} of {message.address!r}")
         self.expect(newest.relay in ("", TOPIC), f"newest() says that {newest.relay!r} sent it, and it was {TOPIC!r}")
+        time = message.attributes[names_of(self._target).time]
         self.expect(
-            newest.published_at in (None, datetime.fromisoformat(message.attributes["time"])),
-            f"newest() says {newest.published_at}, and the message {message.attributes['time']}",
+            newest.published_at in (None, datetime.fromisoformat(time)),
+            f"newest() says {newest.published_at}, and the message {time}",
         )
 
     @Promise
@@ -352,7 +355,8 @@ class TargetPromises(Promises):
         kind = given.get("type", "conformance.checked")
         columns = (event_id, 0, event_id, kind, key, value, body, metadata, now, now)
         event = ReceivedEvent(TOPIC, columns, consumer=TOPIC)
-        message = message_of(event, self._relay, self._target.route(event, 0), redriven=redriven)
+        route = self._target.route(event, 0)
+        message = message_of(event, self._relay, route, redriven=redriven, names=names_of(self._target))
         assert message is not None  # noqa: S101
         return message
 

@@ -10,7 +10,8 @@
 
 A relay opens one bridge in each thread of a worker, and uses it in that thread only. After any error it closes the
 bridge and opens a new one for the next attempt. A target whose bridges share something in a process has a method more,
-`bridges`, see `Bridges`.
+`bridges`, see `Bridges`. One with a `prefix`, like "ce_", gets the names of attributes behind it, as the headers of its
+broker have them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +31,7 @@ class Route(NamedTuple):
 
 @dataclass(slots=True)
 class RelayMessage:
-    """One event as it is sent. Headers are in the order of CloudEvents' attributes, by their plain names.
+    """One event as it is sent. Headers are in the order of CloudEvents' attributes.
 
     `body` is None for an event whose value is null, and one that was erased. No bridge changes a message: it isn't
     frozen because that takes as long as all else that is done to make one.
@@ -40,7 +41,7 @@ class RelayMessage:
     address: str  # `orders/1042`, the same for each attempt
     route: Route
     key: str | None
-    attributes: Mapping[str, str] = field(repr=False)  # `id`, `source`, `type` …, to be sent as `ce_id` or `ce-id`
+    attributes: Mapping[str, str] = field(repr=False)  # `id`, `source`, `type` …, behind the target's `prefix`
     headers: Mapping[str, str] = field(repr=False)  # `content-type` and the trace context
     body: bytes | None = field(repr=False)
     redriven: bool = False  # a dead letter, which comes behind events of higher ids
