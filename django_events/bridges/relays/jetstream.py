@@ -19,11 +19,13 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote
 
 from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
 from django_events.bridges.relays.answers import Unroutable
+from django_events.bridges.relays.messages import MOST_BESIDE
 from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.contracts.cloudevents import quoted
 from django_events.exceptions import MessageRefused, NotReady
@@ -33,6 +35,7 @@ FORGETFUL = ("workqueue", "interest")  # retentions
 NO_STREAM = 503
 SECONDS = 10.0  # for a connection and for the answers to a batch, where the settings don't say
 WRONG_LAST_MESSAGE, WRONG_LAST_SEQUENCE, TOO_LARGE = 10070, 10071, 10054  # the server's codes of errors
+TIME = "ce-time"
 NEWEST, NEWEST_TIME = "Relay-Newest", "Relay-Newest-Time"  # the newest event in front of a dead letter
 # Subjects that begin with "$" are orders to the server, and of "_INBOX" are answers.
 SUBJECT = re.compile(r"(?!\$|_INBOX(\.|$))[^\s.*>]+(\.[^\s.*>]+)*")
@@ -51,6 +54,7 @@ class JetStream:
     subject: str | Callable[[ReceivedEvent], str]
     stream: str
     broker: str = "nats"
+    prefix: ClassVar[str] = "ce-"
 
     def __str__(self) -> str:
         return f"{self.broker} {self.stream}"
@@ -65,6 +69,18 @@ class JetStream:
         check_package("nats", "nats")
 
     def route(self, event: ReceivedEvent, partition: int | None) -> Route:
+        if (found := self._routes.get(partition)) is None:
+            found = self._route(event, partition)
+            if isinstance(self.subject, str):
+                self._routes[partition] = found
+        return found
+
+    @cached_property
+    def _routes(self) -> dict[int | None, Route]:
+        """Where the events of each partition go, if no function of an event says that."""
+        return {}
+
+    def _route(self, event: ReceivedEvent, partition: int | None) -> Route:
         subject = name_of(
             self.subject,
             event,
@@ -182,7 +198,7 @@ class JetStreamBridge:
         except NotFoundError:  # it was deleted, or taken from a work queue
             return None
         headers = {name.lower(): unquote(text) for name, text in (last.headers or {}).items()}
-        address, time = headers.get("ce-id", ""), headers.get("ce-time", "")
+        address, time = headers.get("ce-id", ""), headers.get(TIME, "")
         topic, _, number = address.rpartition("/")
         if (newest := headers.get(NEWEST.lower())) is not None:
             number, address, time = newest, f"{topic}/{newest}", headers.get(NEWEST_TIME.lower(), "")
@@ -245,7 +261,7 @@ class JetStreamBridge:
         return [None] * len(messages)
 
     def _note_newest(self, stream: str, message: RelayMessage) -> None:
-        last = message.event_id, message.attributes.get("time", "")
+        last = message.event_id, message.attributes.get(TIME, "")
         self._newest[stream] = max(self._newest.get(stream, (0, "")), last)
 
     async def _send_chain(self, stream: str, messages: Sequence[RelayMessage], *, ask_each: bool = True) -> list[Any]:
@@ -253,18 +269,15 @@ class JetStreamBridge:
         sequence, too_large = self._sequences[stream], None
         futures: list[asyncio.Future[dict[str, Any]]] = []
         before: str | None = None
+        most = self._connection.max_payload
         for message in messages:
             self._asked += 1
             reply = f"{self._inbox}.{self._asked}"
             headers = self._headers(message, stream, sequence, before, reply)
-            named = sum(map(len, headers)) + sum(map(len, headers.values())) + len(": \r\n") * len(headers)
-            size = len(message.body or b"null") + named + 14
-            if size > self._connection.max_payload:
-                too_large = MessageRefused(
-                    f"It has {size} bytes with its headers, and the server takes {self._connection.max_payload}."
-                )
-                break
             body = b"null" if message.body is None else message.body
+            if len(body) > most - MOST_BESIDE and (size := len(body) + _size_of(headers)) > most:
+                too_large = MessageRefused(f"It has {size} bytes with its headers, and the server takes {most}.")
+                break
             if not ask_each and message is not messages[-1]:
                 reply = ""
             else:
@@ -319,7 +332,7 @@ class JetStreamBridge:
     def _headers(
         self, message: RelayMessage, stream: str, sequence: int, before: str | None, reply: str
     ) -> dict[str, str]:
-        attributes = {f"ce-{name}": quoted(text) for name, text in message.attributes.items()}
+        attributes = {name: quoted(text) for name, text in message.attributes.items()}
         redriven = {}
         if message.redriven:
             newest, time = self._newest.get(stream, (0, ""))
@@ -330,7 +343,7 @@ class JetStreamBridge:
         # an event out that isn't there any more, so no id comes twice: it has a subject for its answer. Of one that
         # forgets what was read, the id is all that recognises an event. The time tells it from another log's under its
         # address.
-        once = message.attributes.get("time", "") if stream in self._forgetful else reply
+        once = message.attributes.get(TIME, "") if stream in self._forgetful else reply
         return {
             **attributes,
             **message.headers,
@@ -358,3 +371,8 @@ class JetStreamBridge:
 
     def _said(self, error: BaseException) -> str:
         return f"NATS {self._target.broker!r}: {said(error, self._options)}"
+
+
+def _size_of(headers: Mapping[str, str]) -> int:
+    """How many bytes of a message its headers take."""
+    return sum(map(len, headers)) + sum(map(len, headers.values())) + len(": \r\n") * len(headers) + 14
