@@ -7,8 +7,6 @@ doubles, and a relay finds out what a target has, and whether another one fills 
 """
 
 from base64 import b64encode
-from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from django_events.bridges.relays.targets import RelayMessage, Route
@@ -54,19 +52,13 @@ def message_of(
     if relay.form != "cloudevent_binary":
         named = {name: named[name] for name in (names.id, names.source, names.time)}
     named[names.relay] = relay.name
-    headers = {"content-type": media_type, **trace} if trace else _only(media_type)
+    headers = {"content-type": media_type, **trace} if trace else {"content-type": media_type}
     return RelayMessage(columns[ID], address, route, columns[KEY], named, headers, body, redriven)
 
 
 def names_of(target: object) -> Names:
     """What the attributes of messages to a target are called."""
     return names_behind(getattr(target, "prefix", ""))
-
-
-@cache
-def _only(media_type: str) -> Mapping[str, str]:
-    """The headers of nearly all messages."""
-    return {"content-type": media_type}
 
 
 def _payload(event: ReceivedEvent, value: Any, body: Any, returned: bytes | None) -> tuple[str, bytes]:
