@@ -20,6 +20,7 @@ PRIVATE = {
     "_auto_deps": "migrations that capture() writes wait for the topic; makemigrations has no other place to say so",
     "_base_manager": "documented: the manager that no site filters",
     "_exit": "documented: os._exit() of a child, and of a process whose handler never comes back",
+    "_fields": "documented: named tuples",
     "_gateway": "Spark's file systems are Java's, and PySpark has no other door to them",
     "_getframe": "where a topic was declared, for errors; inspect.stack() reads the source of each frame",
     "_jsparkSession": "as _gateway",
