@@ -15,9 +15,10 @@ from typing import Any
 def made_once(encoder: JSONEncoder) -> Callable[[Any], str]:
     """`encoder.encode` without an indent; that itself, where this Python has no such encoder in C."""
     parts: Any = import_module("json.encoder")
-    try:
-        made = parts.c_make_encoder(
-            None,  # no watch over what is within itself: that ends as what is nested too deep
+
+    def make() -> Any:
+        return parts.c_make_encoder(
+            {},  # what it is within at the moment
             encoder.default,
             parts.encode_basestring_ascii if encoder.ensure_ascii else parts.encode_basestring,
             None,
@@ -27,16 +28,22 @@ def made_once(encoder: JSONEncoder) -> Callable[[Any], str]:
             encoder.skipkeys,
             encoder.allow_nan,
         )
-        if "".join(made(_ASKED, 0)) != encoder.encode(_ASKED):
+
+    try:
+        if "".join(make()(_ASKED, 0)) != encoder.encode(_ASKED):
             return encoder.encode
     except (AttributeError, TypeError):
         return encoder.encode
+    free: list[Any] = []  # those that encode nothing now: two values at once would be within one another
 
     def encode(value: Any) -> str:
         try:
-            return "".join(made(value, 0))
-        except RecursionError:
-            return encoder.encode(value)  # which says so if a thing is within itself
+            made = free.pop()
+        except IndexError:
+            made = make()
+        text = "".join(made(value, 0))
+        free.append(made)  # not after an error: then it takes itself for within a value that is over
+        return text
 
     return encode
 

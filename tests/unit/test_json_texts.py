@@ -1,6 +1,8 @@
 """An encoder that is made once writes what Python's own writes, and refuses what that refuses."""
 
 import json.encoder
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from uuid import UUID
@@ -64,21 +66,79 @@ def without_options():
     """One that takes none of them."""
 
 
-def another(watching, *options):
-    """One that writes something else where nothing watches over circles, which Python always has."""
-    return lambda value, indent: ("else",) if watching is None else IN_C(watching, *options)(value, indent)
-
-
-@pytest.mark.parametrize("there", [None, without_options, another])
+@pytest.mark.parametrize("there", [None, without_options])
 def test_another_python_keeps_its_own(monkeypatch, there):
     monkeypatch.setattr(json.encoder, "c_make_encoder", there)
     encoder = DjangoJSONEncoder(sort_keys=True)
     assert made_once(encoder) == encoder.encode
 
 
-def test_what_is_within_itself_is_told():
-    value = {}
+def test_a_python_that_writes_something_else_by_it_keeps_its_own(monkeypatch):
+    """As if its options were in another order: what is asked first is answered with something else."""
+    first = iter([("else",)])
+
+    def another(*options):
+        return lambda *asked: next(first, None) or IN_C(*options)(*asked)
+
+    monkeypatch.setattr(json.encoder, "c_make_encoder", another)
+    encoder = DjangoJSONEncoder(sort_keys=True)
+    assert made_once(encoder) == encoder.encode
+
+
+class Asked(json.JSONEncoder):
+    """One that can be asked for anything, and counts that."""
+
+    def __init__(self, answer=lambda value: "told", **options):
+        super().__init__(sort_keys=True, **options)
+        self.times, self._answer = 0, answer
+
+    def default(self, value):
+        self.times += 1
+        return self._answer(value)
+
+
+def test_what_is_within_itself_is_told_where_it_begins():
+    """Else it would be written again and again, until the stack ends: a large one takes the memory by then."""
+    value = {"first": object()}
     value["me"] = [value]
+    encoder = Asked()
     with pytest.raises(ValueError, match="Circular reference"):
-        made_once(DjangoJSONEncoder(sort_keys=True))(value)
-    assert made_once(DjangoJSONEncoder(sort_keys=True))({"me": 1}) == '{"me": 1}'
+        made_once(encoder)(value)
+    assert encoder.times == 1
+
+
+def test_what_could_not_be_encoded_can_be_when_it_is_mended():
+    encode = made_once(DjangoJSONEncoder(sort_keys=True))
+    inner = {"a": object()}
+    value = {"inner": [inner]}
+    for _ in range(3):
+        with pytest.raises(TypeError, match="object"):
+            encode(value)
+    inner["a"] = 1
+    assert encode(value) == encode(value) == '{"inner": [{"a": 1}]}'
+
+
+def test_a_value_is_encoded_while_it_is_encoded():
+    """By other threads, or by what its own objects do."""
+    value = {"a": object()}
+    deeper = iter([True, False])
+
+    def answer(_):
+        return encode(value) if next(deeper) else "told"
+
+    encode = made_once(Asked(answer))
+    assert json.loads(encode(value)) == {"a": '{"a": "told"}'}
+
+
+def test_threads_encode_one_value_at_once():
+    both = threading.Barrier(2, timeout=90)
+
+    def answer(_):
+        both.wait()
+        return "told"
+
+    encode = made_once(Asked(answer))
+    value = [{"a": object()}]
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(2):
+            assert list(threads.map(encode, [value, value])) == ['[{"a": "told"}]'] * 2
