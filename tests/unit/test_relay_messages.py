@@ -73,6 +73,14 @@ def test_a_trace_that_no_header_can_have_is_left_out(broken):
     assert message.headers["tracestate"] == "vendor=7"
 
 
+def test_what_a_bridge_adds_to_a_message_is_in_no_other():
+    """No bridge should, and one that does changes its own message only."""
+    for form in "cloudevent_binary", "cloudevent", "value":
+        first, second = made(form), made(form)
+        first.headers["added"] = first.attributes["added"] = "here"
+        assert "added" not in {**second.headers, **second.attributes, **made(form).headers}
+
+
 def test_what_is_beside_a_body_is_never_as_large_as_it_is_taken_for():
     """So the size of a message is counted only where its body could make it too large."""
     longest = dict.fromkeys(cloudevents.TRACE, "v" * cloudevents.LONGEST_TRACE)
