@@ -97,8 +97,8 @@ class RedisBridge:
             raise TargetUnavailable(str(error)) from None
         # Redis' own retries would send a batch again without asking what is there.
         defaults = {"socket_timeout": SECONDS, "socket_connect_timeout": SECONDS, "retry": Retry(NoBackoff(), 0)}
-        defaults["redis_connect_func"] = self._connected
-        options = {**defaults, **self._options, "decode_responses": False}
+        kept = {"decode_responses": False, "redis_connect_func": self._connected}
+        options = {**defaults, **self._options, **kept}
         url = options.pop("url", None)
         try:
             self._pooled = redis.Redis(**options) if url is None else redis.Redis.from_url(url, **options)
@@ -114,14 +114,18 @@ class RedisBridge:
         """Let the client make one connection.
 
         It would replace one that ended without a word, by one to a server that may have lost entries in a failover.
-        Only `newest` finds that out, and it is asked of a new bridge.
+        Only `newest` finds that out, and it is asked of a new bridge. A function of the settings may log in.
         """
         import redis
 
         if self._was_connected:
             raise redis.ConnectionError("the connection had ended")
         self._was_connected = True
-        connection.on_connect()
+        log_in = self._options.get("redis_connect_func")
+        if log_in is None:
+            connection.on_connect()
+        else:
+            log_in(connection)
 
     def newest(self, log: str) -> Newest | None:
         from redis.exceptions import ResponseError

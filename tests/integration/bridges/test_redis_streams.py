@@ -6,6 +6,8 @@ from datetime import timedelta
 
 import pytest
 from django.test import override_settings
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from django_events import Backoff, redis_stream
 from django_events.bridges.relays.redis_streams import RedisBridge
@@ -285,6 +287,28 @@ def test_a_redis_that_lost_what_it_acknowledged_gets_only_that_again(things, mak
         wait_until(lambda: position_of(relay).position == 7)
 
     assert addresses(redis) == [f"things/{n}" for n in range(1, 8)]
+
+
+@pytest.mark.parametrize("by", ["a password", "a function", "retries"])
+def test_a_bridge_keeps_to_its_connection_whatever_the_settings_say(redis, by):
+    """Another one may be to a server that has lost entries, which only `newest` of a new bridge finds out."""
+    logged_in = []
+
+    def log_in(connection):
+        connection.on_connect()
+        logged_in.append(connection)
+
+    more = {"a function": {"redis_connect_func": log_in}, "retries": {"retry": Retry(NoBackoff(), 3)}}.get(by, {})
+    known = {"BROKERS": {"redis": {**redis.options, **more}}}
+    with override_settings(DJANGO_EVENTS=known), closing(redis_stream("t").bridge()) as bridge:
+        bridge.open()
+        assert bridge.newest("t:0") == Newest(0)
+        with redis.client() as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+        for _ in range(2):
+            with pytest.raises(TargetUnavailable):
+                bridge.newest("t:0")
+    assert len(logged_in) == (by == "a function")
 
 
 def test_a_stream_of_another_writer_is_refused(things, make_relay, redis):
