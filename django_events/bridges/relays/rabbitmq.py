@@ -109,7 +109,7 @@ class RabbitMQBridge:
     """One connection to a RabbitMQ, with a channel that is confirmed."""
 
     largest = None  # the server doesn't say it before it refuses a message
-    sends_only = True
+    sends_only = False  # known when it is open
 
     def __init__(self, target: RabbitMQ) -> None:
         self._target = target
@@ -133,6 +133,8 @@ class RabbitMQBridge:
         except NotReady as error:
             raise TargetUnavailable(str(error)) from None
         self._seconds = options.pop("timeout", SECONDS)
+        # A connection that ended is replaced in `send`: what logs in, or is told of it, may use the database.
+        self.sends_only = not options.get("authentication") and not any(map(callable, options.values()))
         self._connect()
 
     def newest(self, log: str) -> Newest | None:

@@ -7,11 +7,14 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+from amqp.sasl import PLAIN
 from django.db import Error, connection
 from django.test import override_settings
 from psycopg.pq import TransactionStatus
 
 from django_events import kafka as kafka_topic
+from django_events import rabbitmq as rabbitmq_queue
+from django_events.bridges.relays import rabbitmq as rabbitmq_bridge
 from django_events.bridges.relays.targets import TargetUnavailable
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
@@ -224,3 +227,56 @@ def test_kafka_promises_to_send_only_where_the_settings_have_no_functions(by, op
             assert bridge.sends_only is promised
         finally:
             bridge.close()
+
+
+class ByTable(PLAIN):
+    """What logs in to RabbitMQ by a password that is in a table."""
+
+    def __init__(self):
+        super().__init__("guest", "guest")
+        self.told, self.failed = [], []
+
+    __slots__ = ("failed", "told")
+
+    def start(self, connected):
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT true")
+            self.told.append(connection.connection.info.transaction_status)
+        except Error as error:
+            self.failed.append(error)
+        return super().start(connected)
+
+
+@pytest.mark.slow
+def test_what_logs_in_to_rabbitmq_may_use_the_database(things, make_relay, rabbitmq, monkeypatch):
+    """A connection that ended while it was idle is replaced while a batch is sent."""
+    monkeypatch.setattr(rabbitmq_bridge, "IDLE", 0.0)
+    rabbitmq.declare("things")
+    login = ByTable()
+    options = {**rabbitmq.options, "authentication": login}
+    try:
+        with override_settings(DJANGO_EVENTS={"BROKERS": {"rabbitmq": options}}):
+            server = server_of(make_relay(things, to=rabbitmq_queue("things"), batch_size=2))
+            with closing(BoundHandler(server.subscription.consumer)) as handler:
+                fill(things, 0)
+                assert serve(server, handler) == 1
+                rabbitmq.control("close_all_connections", "test")
+                fill(things, *range(1, 7))
+                while serve(server, handler):
+                    pass
+        assert [entry.address for entry in rabbitmq.entries("things")] == [f"things/{n}" for n in range(1, 8)]
+    finally:
+        rabbitmq.remove("things")
+        connection.close()
+    assert not login.failed
+    assert login.told == [TransactionStatus.IDLE] * 2
+
+
+@pytest.mark.slow
+def test_rabbitmq_promises_to_send_only_where_no_function_of_the_settings_runs_meanwhile(rabbitmq):
+    for options, promised in [({}, True), ({"authentication": ByTable()}, False), ({"on_open": print}, False)]:
+        known = {"BROKERS": {"rabbitmq": {**rabbitmq.options, **options}}}
+        with override_settings(DJANGO_EVENTS=known), closing(rabbitmq_queue("things").bridge()) as bridge:
+            bridge.open()
+            assert bridge.sends_only is promised

@@ -46,12 +46,12 @@ def prepared_claim(server):
     return server._claim_prepared()
 
 
-def serve(server):
-    """A turn as a worker has it; returns how many events were passed."""
+def serve(server, handler=None):
+    """A turn as a worker has it, by a handler of its own if none is given; returns how many events were passed."""
     lease = server.claim()
     if lease is None:
         return 0
-    return server.serve(lease, BoundHandler(server.subscription.consumer), on_failure=log_failure(lease))
+    return server.serve(lease, handler or BoundHandler(server.subscription.consumer), on_failure=log_failure(lease))
 
 
 @pytest.fixture
