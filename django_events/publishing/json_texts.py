@@ -16,10 +16,13 @@ def made_once(encoder: JSONEncoder) -> Callable[[Any], str]:
     """`encoder.encode` without an indent; that itself, where this Python has no such encoder in C."""
     parts: Any = import_module("json.encoder")
 
+    def default(value: Any) -> Any:
+        return encoder.default(value)  # as it is by then: sites put another one into the class
+
     def make() -> Any:
         return parts.c_make_encoder(
             {},  # what it is within at the moment
-            encoder.default,
+            default,
             parts.encode_basestring_ascii if encoder.ensure_ascii else parts.encode_basestring,
             None,
             encoder.key_separator,

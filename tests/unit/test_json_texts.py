@@ -85,6 +85,14 @@ def test_a_python_that_writes_something_else_by_it_keeps_its_own(monkeypatch):
     assert made_once(encoder) == encoder.encode
 
 
+def test_what_a_site_puts_into_the_encoder_later_counts(monkeypatch):
+    encoder = DjangoJSONEncoder(sort_keys=True)
+    encode = made_once(encoder)
+    assert encode([UUID(int=7)]) == encoder.encode([UUID(int=7)])
+    monkeypatch.setattr(DjangoJSONEncoder, "default", lambda self, value: value.int)
+    assert encode([UUID(int=7)]) == encoder.encode([UUID(int=7)]) == "[7]"
+
+
 class Asked(json.JSONEncoder):
     """One that can be asked for anything, and counts that."""
 
