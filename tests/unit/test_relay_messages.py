@@ -6,10 +6,12 @@ from base64 import b64decode
 import pytest
 from django.test import override_settings
 
-from django_events import DeclaredRelay, redis_stream
-from django_events.bridges.relays.messages import MOST_BESIDE, message_of
+from django_events import DeclaredRelay, jetstream, redis_stream
+from django_events.bridges.relays.jetstream import _size_of
+from django_events.bridges.relays.messages import MOST_BESIDE, message_of, names_of
 from django_events.bridges.relays.targets import Route
 from django_events.contracts import cloudevents
+from django_events.publishing.encoding import MOST_DIGITS
 from django_events.received import ReceivedEvent
 
 pytestmark = pytest.mark.requirement("X20")
@@ -90,6 +92,24 @@ def test_what_is_beside_a_body_is_never_as_large_as_it_is_taken_for():
     message = message_of(event, relay, Route("o"))
     assert set(message.headers) == {"content-type", *longest}
     assert 4_000 < message.size < MOST_BESIDE
+
+
+def test_headers_of_jetstream_are_never_as_large_as_they_are_taken_for():
+    """They are percent-encoded, and say what is expected of the stream: of small bodies they are not added up."""
+    longest = dict.fromkeys(cloudevents.TRACE, "v" * cloudevents.LONGEST_TRACE)
+    metadata = json.dumps({**longest, "schema_version": int("9" * MOST_DIGITS)})
+    columns = [2**63 - 1, 0, 1, "\U0001f600" * 200, "\U0001f600" * 512, "1", None, metadata, MOMENT, MOMENT]
+    event = ReceivedEvent("t" * 63, columns, database="default")
+    target = jetstream("things", stream="S" * 255)
+    relay = DeclaredRelay(name="r" * 63, topics=("t",), handler="x", to=target)
+    message = message_of(event, relay, Route("things", target.stream), redriven=True, names=names_of(target))
+    bridge = target.bridge()
+    bridge._newest = {target.stream: (event.id, message.attributes["ce-time"])}
+    reply = f"_INBOX.{'i' * 22}.{2**63}"
+    headers = bridge._headers(message, target.stream, 2**63, f"{message.address}@{reply}", reply)
+    bridge.close()
+    assert headers.keys() >= {"ce-subject", "Relay-Newest", "Nats-Expected-Last-Msg-Id", *longest}
+    assert 10_000 < _size_of(headers) < MOST_BESIDE
 
 
 def test_an_erased_event_is_a_null_with_its_key_and_no_transform_is_asked():

@@ -123,6 +123,20 @@ def test_a_connection_that_is_lost_settles_nothing(warm, things, when):
     assert (position.position, position.handled, position.token) == (1, 1, lease.token)
 
 
+def test_a_connection_that_is_closed_meanwhile_settles_by_the_next_one(warm, things):
+    """As by code of a site that closes all connections: what was asked on the former one is left."""
+    fill(things, *range(4))
+    lease = prepared_claim(warm)
+    batch = lease.read()
+    with lease.reading_on():
+        connection.close()
+        connection.ensure_connection()
+    assert lease.read_ahead is None
+    settle(lease, batch)
+    assert values(lease.read()) == [2, 3]
+    lease.release()
+
+
 def test_what_can_not_be_read_meanwhile_is_read_as_ever(warm, things):
     fill(things, 0, 1, "x" * 5_000, 3, 4)
     lease = prepared_claim(warm)
