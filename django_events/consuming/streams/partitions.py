@@ -6,7 +6,7 @@ A worker that serves a partition again and again prepares a statement that lease
 """
 
 import secrets
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from django.db import DatabaseError, connections
 
@@ -21,6 +21,7 @@ from django_events.sql.prepared import SharedSession
 
 SQL = sql.beside(__name__)
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CLAIMED = 9  # columns of `claim_and_read` before those of an event
 
 
@@ -145,7 +146,7 @@ class PreparedClaim:
             attempts=0,
             careful_until=careful_until,
             row_address=address,
-            clock=datetime.fromtimestamp(clock, UTC),
+            clock=EPOCH + timedelta(microseconds=clock),
             redrives=False,
             barrier=barrier,
             after_crash=False,

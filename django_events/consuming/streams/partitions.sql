@@ -70,7 +70,7 @@ RETURNING
 -- Literals: topic_id, before (the id before the segment's first, or before the first that the filter is for). Identifiers: log, segment. Parts: redrive_due, light (the events after
 -- claimed.position, up to claimed.upper).
 -- Answers with what was claimed, up to which id the log can be read, the barrier, and up to which id it was read; then
--- each event. The time is a number, as it comes with each event, and a time takes long to decode.
+-- each event. The time is a number of microseconds: it comes with each event, and a time takes long to decode.
 -- Relies on: the primary keys of django_events_position and of the segment; for `light`, see there.
 WITH free AS MATERIALIZED (
     SELECT p.id, least(last.id, p.barrier - 1) AS last_id, set_config('synchronous_commit', 'off', true) AS commits
@@ -106,7 +106,7 @@ claimed AS (
     WHERE p.id = free.id
     RETURNING
         p.partition, p.position, p.number, p.attempted, p.careful_until,
-        p.ctid::text AS row_address, extract(epoch FROM clock_timestamp())::float8 AS clock,
+        p.ctid::text AS row_address, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS clock,
         free.last_id, p.barrier, least(free.last_id, p.position + %(reach)s::bigint) AS upper
 )
 SELECT
