@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 
 from django_events import phrases
 
@@ -99,6 +100,18 @@ def page(context: template.Context, model: str, name: str, row: Model | int, *mo
     using, pk = (row._state.db or home(), row.pk) if isinstance(row, Model) else (context["using"], row)
     args = [quote(written(pk, using)), *more]
     return reverse(f"admin:django_events_{model}_{name}", args=args, current_app=context["request"].current_app)
+
+
+@register.simple_tag
+def database(of: Model | str) -> SafeString | str:
+    """Which database a page, or its row, is of, where several hold topics: rows of two may have the same names."""
+    from django_events.admin.addresses import home
+    from django_events.models.databases import databases
+
+    if len(databases()) < 2:
+        return ""
+    using = (of._state.db or home()) if isinstance(of, Model) else of
+    return format_html('<p class="events-where">{} <strong>{}</strong></p>', gettext("Database:"), using)
 
 
 @register.inclusion_tag("admin/django_events/sign.html", takes_context=True)

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from django_events import sql
 from django_events.log import segments
+from django_events.observing.commands import manage_command
 from django_events.observing.doctoring.database import Database
 from django_events.observing.findings import Finding, Subject, error, ok, warning
 from django_events.phrases import count, duration
@@ -99,7 +100,8 @@ def tables(database: Database) -> Iterator[Finding]:
             answers.append(warning(what, f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY", table=name))
         elif kind == "building":
             what = f"Index {name} of {of} is not whole: it is being built, or that was interrupted."
-            remedy = f"manage.py migrate, unless one runs. If the index is not declared any more: DROP INDEX {name}"
+            migrate = manage_command(database.using, "migrate")
+            remedy = f"{migrate}, unless one runs. If the index is not declared any more: DROP INDEX {name}"
             answers.append(warning(what, remedy, table=of, index=name))
         else:
             what = f"Index {name} of {of} is invalid, so it is not used."

@@ -14,6 +14,7 @@ from django_events.conf import settings
 from django_events.log import channel
 from django_events.models.functions import ClockTimestamp
 from django_events.models.maintenance import NEVER
+from django_events.observing.commands import events_command, manage_command
 from django_events.observing.doctoring.database import Database
 from django_events.observing.doctoring.from_status import of_kinds
 from django_events.observing.findings import Finding, error, ok, unknown, warning
@@ -40,10 +41,10 @@ def transfer(database: Database) -> Iterator[Finding]:
         yield ok(f"One sleeps until something comes: session {pid} ({address}{called}).", **seen)
     elif sampled is not None and sampled >= SAMPLED and settings.SAMPLES_KEPT is not None:
         what = f"No sign of one: none sleeps, and the last sample is from {duration(sampled)} ago."
-        yield error(what, "Start one: manage.py run_transfer", **seen)
+        yield error(what, f"Start one: {manage_command(database.using, 'run_transfer')}", **seen)
     else:
         what = "None sleeps, and nothing waits in the buffer for long that would show whether one runs."
-        yield unknown(what, "Is one running? manage.py run_transfer", **seen)
+        yield unknown(what, f"Is one running? {manage_command(database.using, 'run_transfer')}", **seen)
 
 
 def _newest_sample(using: str) -> timedelta | None:
@@ -70,8 +71,10 @@ def maintenance(database: Database) -> Iterator[Finding]:
     failing = ExpressionWrapper(ClockTimestamp() - F("failing_since"), output_field=DurationField())
     begun = models.MaintenanceStep.objects.using(database.using).exclude(started_at=NEVER)
     steps = [*begun.annotate(age=age, failing=failing).order_by("name")]
+    running = manage_command(database.using, "run_transfer")
+    maintain = events_command(database.using, "maintain")
     if not steps:
-        yield unknown("It never ran here.", "It is part of run_transfer; manage.py events maintain runs it once.")
+        yield unknown("It never ran here.", f"It is part of run_transfer; {maintain} runs it once.")
         return
     bad = False
     for step in steps:
@@ -87,7 +90,7 @@ def maintenance(database: Database) -> Iterator[Finding]:
         elif since > STALE:
             bad = True
             what = f"{step.name} ran {duration(since)} ago the last time."
-            yield error(what, "Is one running? manage.py run_transfer, or manage.py events maintain by cron", **seen)
+            yield error(what, f"Is one running? {running}, or {maintain} by cron", **seen)
     if not bad:
         oldest = max(step.age for step in steps)
         yield ok(f"{count(len(steps), 'step')}, none longer ago than {duration(oldest)}.", steps=len(steps))

@@ -9,6 +9,7 @@ from django.utils.translation import gettext
 
 from django_events.log.inventory import NextScheduled, Waiting
 from django_events.observing import counted
+from django_events.observing.commands import manage_command
 from django_events.observing.findings import Finding, Subject
 from django_events.observing.lag import Standing
 from django_events.observing.problems import (
@@ -61,7 +62,7 @@ def find_problems(
     return [problem for find in MOST_IMPORTANT_FIRST for problem in find(seen)]
 
 
-def together(found: Iterable[Finding]) -> list[Finding]:
+def together(using: str, found: Iterable[Finding]) -> list[Finding]:
     """For people: one worker that is dead is one problem, of however many consumers; the others as they are."""
     found = list(found)
     alike = [one for one in found if one.data.get("command") == serving.COMMAND_OF_WORKERS]
@@ -72,7 +73,7 @@ def together(found: Iterable[Finding]) -> list[Finding]:
         "consumers": counted.consumers(len(names)),
         "names": ", ".join(names),
     }
-    command = f"{serving.COMMAND_OF_WORKERS} {' '.join(names)}"
+    command = manage_command(using, "run_consumer", *names)
     told = alike[0]._replace(
         subject=Subject(), what=what, remedy=gettext("Is one running? %(command)s") % {"command": command}
     )

@@ -6,10 +6,11 @@ from django.utils.translation import gettext
 
 from django_events import declarations, models, sql
 from django_events.observing import counted
+from django_events.observing.commands import events_command
 from django_events.observing.findings import Finding
 from django_events.observing.lag import Standing
 from django_events.observing.problems.situation import Situation
-from django_events.observing.problems.telling import LATE, events_command, is_running, of_consumer, of_partition
+from django_events.observing.problems.telling import LATE, is_running, of_consumer, of_partition
 from django_events.phrases import moment
 
 
@@ -33,20 +34,22 @@ def retrying(seen: Situation) -> Iterator[Finding]:
             what = gettext("%(event)s failed %(times)s, next at %(moment)s.")
             if not one.attempts:
                 what = gettext("%(event)s and all behind it wait, next at %(moment)s.")
-            remedy = gettext("To try again now: %(command)s") % {"command": events_command("retry-now", one.consumer)}
+            remedy = gettext("To try again now: %(command)s") % {
+                "command": events_command(seen.using, "retry-now", one.consumer)
+            }
         elif one.consumer_id in endpoints:
             what = gettext("%(event)s failed %(times)s, is due since %(moment)s, and no process sends it.")
-            remedy = is_running("run_webhooks")
+            remedy = is_running(seen.using, "run_webhooks")
         elif _is_for_claims(one):
             what = gettext("%(event)s failed %(times)s, is due since %(moment)s, and no program claims it.")
             remedy = gettext("Is the program running that claims from it? By hand: %(command)s") % {
-                "command": events_command("claim", one.consumer)
+                "command": events_command(seen.using, "claim", one.consumer)
             }
         else:
             what = gettext("%(event)s failed %(times)s, is due since %(moment)s, and no worker takes it.")
             if not one.attempts:
                 what = gettext("%(event)s and all behind it wait, due since %(moment)s, and no worker takes them.")
-            remedy = is_running(f"run_consumer {one.consumer}")
+            remedy = is_running(seen.using, "run_consumer", one.consumer)
         yield of_partition(one, "retrying", f"{what % facts} {one.error}", remedy)
 
 
@@ -60,4 +63,4 @@ def dead_letters(seen: Situation) -> Iterator[Finding]:
     for one in seen.standings:
         if one.dead_letters:
             what = f"{counted.dead_letters(one.dead_letters, more=one.more_dead_letters)}."
-            yield of_consumer(one, "dead letters", what, events_command("dead-letters", one.consumer))
+            yield of_consumer(one, "dead letters", what, events_command(seen.using, "dead-letters", one.consumer))

@@ -10,10 +10,11 @@ from django.utils.translation import gettext
 
 from django_events import declarations, models
 from django_events.models.functions import ClockTimestamp
+from django_events.observing.commands import events_command
 from django_events.observing.findings import Finding
 from django_events.observing.inbox_states import state_of
 from django_events.observing.problems.situation import Situation
-from django_events.observing.problems.telling import LATE, TOLD_FOR, events_command, is_running, problem
+from django_events.observing.problems.telling import LATE, TOLD_FOR, is_running, problem
 from django_events.phrases import moment
 
 
@@ -22,7 +23,7 @@ def inboxes(seen: Situation) -> Iterator[Finding]:
     rows = models.Inbox.objects.using(seen.using).select_related("topic").annotate(now=ClockTimestamp())
     known = {row.name: row for row in rows.order_by("name")}
     for row in known.values():
-        yield from _of_row(row, row.now)
+        yield from _of_row(seen.using, row, row.now)
     for one in declarations.inboxes:
         if one.name not in known:
             what = gettext("inbox %(inbox)s is declared at %(place)s, and not registered in the database %(database)s.")
@@ -32,13 +33,13 @@ def inboxes(seen: Situation) -> Iterator[Finding]:
             yield found._replace(data={"inbox": one.name})
 
 
-def _of_row(row: models.Inbox, now: datetime) -> Iterator[Finding]:
+def _of_row(using: str, row: models.Inbox, now: datetime) -> Iterator[Finding]:
     """What keeps an inbox from taking in, and what was lately lost or could not be read."""
     state = state_of(row, now)
     if state == "undeclared":
         what = gettext("inbox %(inbox)s: no installed app declares it.") % {"inbox": row.name}
         remedy = gettext("If it is gone for good: %(command)s") % {
-            "command": events_command("inbox", "remove", row.name, "--execute")
+            "command": events_command(using, "inbox", "remove", row.name, "--execute")
         }
         yield _of_inbox("undeclared", row, what, remedy)
         return
@@ -47,14 +48,16 @@ def _of_row(row: models.Inbox, now: datetime) -> Iterator[Finding]:
             "inbox": row.name,
             "moment": moment(row.paused_at),
         }
-        remedy = gettext("To let it go on: %(command)s") % {"command": events_command("inbox", "resume", row.name)}
+        remedy = gettext("To let it go on: %(command)s") % {
+            "command": events_command(using, "inbox", "resume", row.name)
+        }
         yield _of_inbox("paused", row, what, remedy)
     elif state == "unserved" or row.served_at is None:
         what = gettext("inbox %(inbox)s: no worker takes in what comes from %(source)s.") % {
             "inbox": row.name,
             "source": row.source,
         }
-        yield _of_inbox("unserved", row, what, is_running(f"run_inbox {row.name}"))
+        yield _of_inbox("unserved", row, what, is_running(using, "run_inbox", row.name))
     elif row.failing_since is not None and now - row.failing_since > LATE:
         what = gettext("inbox %(inbox)s takes nothing in since %(moment)s.") % {
             "inbox": row.name,
@@ -76,7 +79,7 @@ def _of_row(row: models.Inbox, now: datetime) -> Iterator[Finding]:
             "moment": moment(row.unreadable_at),
         }
         remedy = gettext("They are events of the topic: %(command)s") % {
-            "command": events_command("peek", row.topic.name, "--type", "inbox.unreadable")
+            "command": events_command(using, "peek", row.topic.name, "--type", "inbox.unreadable")
         }
         yield _of_inbox("unreadable", row, what, remedy)
     if row.gone_at is not None and now - row.gone_at < TOLD_FOR:

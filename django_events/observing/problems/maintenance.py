@@ -7,9 +7,10 @@ from django.utils.translation import gettext
 
 from django_events import models
 from django_events.models.functions import ClockTimestamp
+from django_events.observing.commands import events_command
 from django_events.observing.findings import Finding
 from django_events.observing.problems.situation import Situation
-from django_events.observing.problems.telling import events_command, is_running, problem
+from django_events.observing.problems.telling import is_running, problem
 from django_events.phrases import moment
 
 UNMAINTAINED = timedelta(minutes=15)
@@ -25,8 +26,8 @@ def maintenance(seen: Situation) -> Iterator[Finding]:
                 "moment": moment(step.failing_since),
                 "error": step.error,
             }
-            yield problem("maintenance", None, None, None, what, events_command("maintain", step.name))
+            yield problem("maintenance", None, None, None, what, events_command(seen.using, "maintain", step.name))
     ended = [(step.now - step.finished_at, step.finished_at) for step in steps if step.finished_at is not None]
     if ended and min(ended)[0] > UNMAINTAINED:
         what = gettext("none since %(moment)s.") % {"moment": moment(min(ended)[1])}
-        yield problem("maintenance", None, None, None, what, is_running("run_transfer"))
+        yield problem("maintenance", None, None, None, what, is_running(seen.using, "run_transfer"))

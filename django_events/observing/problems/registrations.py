@@ -50,7 +50,7 @@ def undeclared(seen: Situation) -> Iterator[Finding]:
             what = gettext("no installed app declares it: no worker serves it, and %(topic)s is kept for it.") % {
                 "topic": one.topic
             }
-            yield of_consumer(one, "undeclared", what, unregister(one))
+            yield of_consumer(one, "undeclared", what, unregister(seen.using, one))
 
 
 def subscribed(using: str) -> Declared:

@@ -4,11 +4,11 @@ from django.utils.translation import gettext
 
 from django_events import models, sql
 from django_events.log.setbacks import HEADLESS, HIDDEN
-from django_events.observing.problems.telling import events_command
+from django_events.observing.commands import events_command, manage_command
 from django_events.statements import log_table
 
 
-def of_log(row: models.Topic) -> str:
+def of_log(using: str, row: models.Topic) -> str:
     log = log_table(row.pk)
     if row.failure == HEADLESS:
         return gettext("Make the row again, see %(page)s") % {"page": "docs/how-to/repair.md"}
@@ -22,12 +22,12 @@ def of_log(row: models.Topic) -> str:
         ) % {"log": log}
     if kind is sql.ErrorKind.TABLE_GONE:
         return gettext("Was its log dropped? Restore it, or make a new one: %(command)s") % {
-            "command": "manage.py migrate"
+            "command": manage_command(using, "migrate")
         }
     if kind is sql.ErrorKind.FORBIDDEN:
         return gettext("Give %(log)s its owner and rights back: %(command)s") % {
             "log": log,
-            "command": events_command("grants", "--role operator"),
+            "command": events_command(using, "grants", "--role operator"),
         }
     if kind is sql.ErrorKind.DISK_FULL:
         return gettext("Make room on the disk where %(log)s is.") % {"log": log}

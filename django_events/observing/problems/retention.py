@@ -7,6 +7,7 @@ from django.utils.translation import gettext
 from django_events import models
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import counted
+from django_events.observing.commands import events_command
 from django_events.observing.findings import Finding
 from django_events.observing.lag import Standing, oldest_waits
 from django_events.observing.problems.situation import Declared, Situation
@@ -14,7 +15,6 @@ from django_events.observing.problems.telling import (
     LOOKED_INTO,
     TOLD_FOR,
     events_behind,
-    events_command,
     of_consumer,
     problem,
     unregister,
@@ -55,17 +55,17 @@ def behind_retention(seen: Situation) -> Iterator[Finding]:
                 "topic": one.topic,
                 "retention": duration(retention),
             }
-            yield of_consumer(one, "behind retention", what, _catch_up(one, seen.declared))
+            yield of_consumer(one, "behind retention", what, _catch_up(seen.using, one, seen.declared))
 
 
-def _catch_up(one: Standing, declared: Declared) -> str:
+def _catch_up(using: str, one: Standing, declared: Declared) -> str:
     if (one.consumer, one.topic) not in declared:
-        return unregister(one)
+        return unregister(using, one)
     if one.paused_at is not None or one.state == "stopped":
         return gettext("Let it go on: %(resume)s, or leave them out: %(rewind)s") % {
-            "resume": events_command("resume", one.consumer),
-            "rewind": events_command("rewind", one.consumer, "--to end"),
+            "resume": events_command(using, "resume", one.consumer),
+            "rewind": events_command(using, "rewind", one.consumer, "--to end"),
         }
     return gettext("Is it slow? More workers, or leave them out: %(rewind)s") % {
-        "rewind": events_command("rewind", one.consumer, "--to end")
+        "rewind": events_command(using, "rewind", one.consumer, "--to end")
     }

@@ -7,9 +7,10 @@ from django.utils.translation import gettext
 from django_events import models
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import counted
+from django_events.observing.commands import events_command
 from django_events.observing.findings import Finding
 from django_events.observing.problems.situation import Situation
-from django_events.observing.problems.telling import TOLD_FOR, events_command, problem
+from django_events.observing.problems.telling import TOLD_FOR, problem
 from django_events.phrases import moment
 
 
@@ -33,6 +34,6 @@ def left_out_or_full(seen: Situation) -> Iterator[Finding]:
                 "moment": moment(row.left_out_at),
             }
             remedy = gettext("Does its filter fail on a value? After the repair, count anew: %(command)s") % {
-                "command": events_command("rebuild", row.name)
+                "command": events_command(seen.using, "rebuild", row.name)
             }
             yield problem("left out", row.name, topic, None, f"{what} {row.error}", remedy)

@@ -42,8 +42,8 @@ def unserved(seen: Situation) -> Iterator[Finding]:
             yield of_consumer(one, "unserved", what, gettext("Deploy what is missing, and restart the workers."))
             continue
         what = gettext("%(events)s behind, the oldest for %(time)s: no worker handles them.") % facts
-        command = f"run_consumer {one.consumer}"
-        remedy = is_running(command) if one.served_at else is_running_as_registered(command)
+        told = is_running if one.served_at else is_running_as_registered
+        remedy = told(seen.using, "run_consumer", one.consumer)
         yield of_consumer(one, "unserved", what, remedy)._replace(data={"command": COMMAND_OF_WORKERS})
 
 

@@ -6,10 +6,11 @@ from django.utils.translation import gettext
 
 from django_events import models
 from django_events.observing import counted
+from django_events.observing.commands import events_command
 from django_events.observing.findings import Finding
 from django_events.observing.lag import Standing
 from django_events.observing.problems.situation import Situation
-from django_events.observing.problems.telling import events_behind, events_command, of_consumer, of_partition
+from django_events.observing.problems.telling import events_behind, of_consumer, of_partition
 from django_events.phrases import moment
 
 
@@ -17,7 +18,7 @@ def stopped(seen: Situation) -> Iterator[Finding]:
     for one in seen.standings:
         if one.state == "stopped":
             remedy = gettext("Repair the cause, then: %(command)s") % {
-                "command": events_command("resume", one.consumer)
+                "command": events_command(seen.using, "resume", one.consumer)
             }
             yield of_partition(one, "stopped", f"{_where_it_stopped(one)} {one.error}", remedy)
 
@@ -46,4 +47,4 @@ def paused(seen: Situation) -> Iterator[Finding]:
                 "moment": moment(one.paused_at),
                 "events": events_behind(one),
             }
-            yield of_consumer(one, "paused", what, events_command("resume", one.consumer))
+            yield of_consumer(one, "paused", what, events_command(seen.using, "resume", one.consumer))

@@ -1,6 +1,6 @@
 """How each problem is told: its kind, its severity, and the sentences that several problems share.
 
-    yield of_consumer(standing, "undeclared", what, unregister(standing))
+    yield of_consumer(standing, "undeclared", what, unregister(using, standing))
 
 `what` and `remedy` are in the reader's language, commands in them are not. A `kind` is a name.
 """
@@ -11,6 +11,7 @@ from django.utils.translation import gettext
 
 from django_events import models
 from django_events.observing import counted
+from django_events.observing.commands import events_command, manage_command
 from django_events.observing.findings import Finding, Severity, Subject
 from django_events.observing.lag import Standing
 
@@ -74,21 +75,17 @@ def events_behind(one: Standing) -> str:
     return counted.events(one.lag, more=one.more_lag)
 
 
-def events_command(*words: str) -> str:
-    return " ".join(("manage.py events", *words))
+def is_running(using: str, *words: str) -> str:
+    return gettext("Is one running? %(command)s") % {"command": manage_command(using, *words)}
 
 
-def is_running(command: str) -> str:
-    return gettext("Is one running? %(command)s") % {"command": f"manage.py {command}"}
-
-
-def is_running_as_registered(command: str) -> str:
+def is_running_as_registered(using: str, *words: str) -> str:
     """Of a consumer that was never served: workers that were started before it was registered don't know it."""
     return gettext("Is one running? %(command)s, or restart those that run: they have the former code") % {
-        "command": f"manage.py {command}"
+        "command": manage_command(using, *words)
     }
 
 
-def unregister(one: Standing) -> str:
-    command = events_command("unregister", one.consumer, "--topic", one.topic)
+def unregister(using: str, one: Standing) -> str:
+    command = events_command(using, "unregister", one.consumer, "--topic", one.topic)
     return gettext("If it is gone for good: %(command)s") % {"command": command}

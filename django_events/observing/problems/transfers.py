@@ -11,6 +11,7 @@ from django_events.log.inventory import Waiting
 from django_events.log.setbacks import HEADLESS
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import counted
+from django_events.observing.commands import manage_command
 from django_events.observing.findings import Finding
 from django_events.observing.problems import repairs
 from django_events.observing.problems.situation import Situation
@@ -30,18 +31,18 @@ def late(seen: Situation) -> Iterator[Finding]:
         held.setdefault(holder.topic_id, holder)
     left = [one for one in late if one.topic_id not in held]
     if left:
-        yield _not_moved(left)
+        yield _not_moved(seen.using, left)
     for one in seen.waiting:
         facts: dict[str, object] = {"events": counted.events(one.events, more=one.more), "time": duration(one.age)}
         if one.topic_id in mirrors:
             yield _left_by_mirror(one, facts)
         elif one.topic_id in failing:
-            yield _failing(failing[one.topic_id], facts)
+            yield _failing(seen.using, failing[one.topic_id], facts)
         elif one.topic_id in held:
-            yield _held(one, held[one.topic_id], facts)
+            yield _held(seen.using, one, held[one.topic_id], facts)
 
 
-def _not_moved(late: Sequence[Waiting]) -> Finding:
+def _not_moved(using: str, late: Sequence[Waiting]) -> Finding:
     """One process that is dead is one problem, of however many topics."""
     facts = {
         "events": counted.events(sum(one.events for one in late), more=any(one.more for one in late)),
@@ -56,15 +57,15 @@ def _not_moved(late: Sequence[Waiting]) -> Finding:
     else:
         topic = None
         what = gettext("%(events)s of %(topics)s in the buffer, the oldest for %(time)s: no transfer moves them.")
-    found = problem("transfer", None, topic, None, what % facts, is_running("run_transfer"))
+    found = problem("transfer", None, topic, None, what % facts, is_running(using, "run_transfer"))
     return found._replace(data={"topics": sorted(one.topic for one in late)})
 
 
-def _held(one: Waiting, holder: LockHolder, facts: dict[str, object]) -> Finding:
+def _held(using: str, one: Waiting, holder: LockHolder, facts: dict[str, object]) -> Finding:
     if holder.kind == "headless":
         row = models.Topic(pk=one.topic_id, name=one.topic, failure=HEADLESS)
         what = gettext("%(events)s in the buffer, the oldest for %(time)s: the topic has lost its head.") % facts
-        return problem("transfer", None, one.topic, None, what, repairs.of_log(row))
+        return problem("transfer", None, one.topic, None, what, repairs.of_log(using, row))
     what = gettext("%(events)s in the buffer, the oldest for %(time)s: %(holder)s.") % {**facts, "holder": holder}
     remedy = gettext("End it, or its session: %(command)s") % {"command": holder.session.ending}
     return problem("transfer", None, one.topic, None, what, remedy)
@@ -81,12 +82,12 @@ def _left_by_mirror(one: Waiting, facts: dict[str, object]) -> Finding:
     return problem("transfer", None, one.topic, None, what % facts, remedy)
 
 
-def _failing(row: models.Topic, facts: dict[str, object]) -> Finding:
+def _failing(using: str, row: models.Topic, facts: dict[str, object]) -> Finding:
     what = gettext("%(events)s in the buffer, the oldest for %(time)s: its log takes none since %(moment)s.") % {
         **facts,
         "moment": moment(row.failing_since) if row.failing_since else "",
     }
-    return problem("transfer", None, row.name, None, f"{what} {row.error}", repairs.of_log(row))
+    return problem("transfer", None, row.name, None, f"{what} {row.error}", repairs.of_log(using, row))
 
 
 def overdue(seen: Situation) -> Iterator[Finding]:
@@ -94,7 +95,7 @@ def overdue(seen: Situation) -> Iterator[Finding]:
         what = gettext("A scheduled event is due since %(time)s: no transfer publishes it.") % {
             "time": duration(seen.scheduled.overdue)
         }
-        yield problem("transfer", None, seen.scheduled.topic, None, what, is_running("run_transfer"))
+        yield problem("transfer", None, seen.scheduled.topic, None, what, is_running(seen.using, "run_transfer"))
 
 
 def overdue_ticks(seen: Situation) -> Iterator[Finding]:
@@ -111,6 +112,6 @@ def overdue_ticks(seen: Situation) -> Iterator[Finding]:
             "time": duration(row.now - row.next_at),
         }
         remedy = gettext("Is one running that declares it, and has the package cronsim? %(command)s") % {
-            "command": "manage.py run_transfer"
+            "command": manage_command(seen.using, "run_transfer")
         }
         yield problem("clock", None, row.topic.name, None, what, remedy)._replace(data={"clock": row.name})

@@ -7,11 +7,12 @@ from django.utils.translation import gettext
 
 from django_events import models
 from django_events.models.functions import ClockTimestamp
+from django_events.observing.commands import events_command
 from django_events.observing.findings import Finding
 from django_events.observing.lag import oldest_waits
 from django_events.observing.problems.serving import UNSERVED, registered_for
 from django_events.observing.problems.situation import Situation
-from django_events.observing.problems.telling import events_behind, events_command, is_running, of_consumer
+from django_events.observing.problems.telling import events_behind, is_running, of_consumer
 from django_events.phrases import duration, moment
 
 FAILS = timedelta(minutes=10)  # nothing can be delivered
@@ -32,13 +33,15 @@ def endpoints(seen: Situation) -> Iterator[Finding]:
                     "events": events_behind(one),
                     "reason": row.disabled_because.rstrip("."),
                 }
-                yield of_consumer(one, "webhook disabled", what, events_command("resume", one.consumer))
+                yield of_consumer(one, "webhook disabled", what, events_command(seen.using, "resume", one.consumer))
         elif row.failing_since is not None and row.now - row.failing_since > FAILS:
             what = gettext("nothing could be delivered since %(moment)s, %(events)s behind.") % {
                 "moment": moment(row.failing_since),
                 "events": events_behind(one),
             }
-            remedy = gettext("To try again now: %(command)s") % {"command": events_command("retry-now", one.consumer)}
+            remedy = gettext("To try again now: %(command)s") % {
+                "command": events_command(seen.using, "retry-now", one.consumer)
+            }
             yield of_consumer(one, "webhook fails", what, remedy)
         elif (
             row.failing_since is None
@@ -50,4 +53,4 @@ def endpoints(seen: Situation) -> Iterator[Finding]:
                 "events": events_behind(one),
                 "time": duration(age),
             }
-            yield of_consumer(one, "unserved", what, is_running("run_webhooks"))
+            yield of_consumer(one, "unserved", what, is_running(seen.using, "run_webhooks"))

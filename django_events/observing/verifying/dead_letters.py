@@ -1,6 +1,7 @@
 """Dead letters: copies of events of the log, at or below the position of a stream."""
 
 from django_events import models, sql
+from django_events.observing.commands import events_command
 from django_events.observing.verifying.offenders import ERASED, SHOWN, Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
 
@@ -14,17 +15,15 @@ def verify_dead_letters(seen: TopicSnapshot, offenders: Offenders) -> None:
     statement = SQL.verify_dead_letters.on(log=seen.log, topic_id=seen.topic.pk)
     rows = sql.fetch(seen.using, statement, last_id=seen.last_id, most=SHOWN)
     for _, fault, consumer, event_id, partition, number, logged_in, logged_as, position in rows:
-        remedy = f"manage.py events discard {consumer} {seen.topic}/{event_id} --reason … --execute"
+        remedy = events_command(seen.using, "discard", consumer, f"{seen.topic}/{event_id}", "--reason … --execute")
         if fault == "beyond":
             what = f"A dead letter of an event that the log doesn't have: its last id is {seen.last_id:,}."
             expected = "Copies of events that are, or were, in the log. The topic was made anew."
         elif fault == "ahead":
             what = f"A dead letter ahead of the position {position:,}."
             expected = f"A position of {event_id:,} or more: the stream handles it again though it was given up."
-            remedy = (
-                f"Go on behind it: manage.py events rewind {consumer} --topic {seen.topic} --to {event_id + 1} "
-                f"--execute, if all before it was handled; or have it handled again: {remedy}"
-            )
+            rewind = _rewind(seen.using, consumer, seen.topic, event_id + 1)
+            remedy = f"Go on behind it: {rewind}, if all before it was handled; or have it handled again: {remedy}"
         else:
             what = f"The dead letter is number {number:,} in partition {partition}."
             expected = f"Number {logged_as:,} in partition {logged_in}, as in the log: it is of another event."
@@ -54,10 +53,14 @@ def verify_copies(seen: TopicSnapshot, first_id: int, offenders: Offenders) -> N
                     what=f"Its {column} is not that of the event.",
                     expected="A copy of the event: that is what is handled when it is redriven.",
                     remedy="Find out who wrote into the table. To have the event itself handled, and those behind it: "
-                    f"manage.py events rewind {consumer.name} --topic {topic} --to {event_id} --execute",
+                    f"{_rewind(using, consumer.name, topic, event_id)}",
                 )
             offenders.count_unlisted("dead letter", [("", row[0]) for row in rows])
             after = upper
+
+
+def _rewind(using: str, consumer: str, topic: models.Topic, to: int) -> str:
+    return events_command(using, "rewind", consumer, f"--topic {topic} --to {to} --execute")
 
 
 def _next_dead_letters(using: str, consumer: models.Consumer, after: int, last_id: int) -> int | None:

@@ -6,7 +6,8 @@ from django.db import DatabaseError
 
 from django_events import models, sql
 from django_events.matching import FILTER, condition
-from django_events.observing.verifying.offenders import ERASED, MIGRATE, SHOWN, Offenders
+from django_events.observing.commands import events_command, for_database
+from django_events.observing.verifying.offenders import ERASED, SHOWN, Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
 
 SQL = sql.beside(__name__)
@@ -17,17 +18,17 @@ FAULTS = {
     "beyond": (
         "A delivery of an event that the log doesn't have: its last id is {last_id:,}.",
         "Deliveries come with their events. The topic was made anew, or restored without its log.",
-        MIGRATE,
+        "Run: manage.py migrate{database}",
     ),
     "dead": (
         "It is a delivery and a dead letter, whose redrive was not asked for.",
         "One of both: it would be handled though it was given up.",
-        "manage.py events redrive {consumer} {address} --execute, or discard it.",
+        "manage.py events redrive {consumer} {address} --execute{database}, or discard it.",
     ),
     "passed": (
         "A delivery at or below the position {position:,}.",
         "A position below the oldest delivery: no worker looks before it.",
-        "Have it come again: manage.py events rewind {consumer} --topic {topic} --to {id} --execute",
+        "Have it come again: manage.py events rewind {consumer} --topic {topic} --to {id} --execute{database}",
     ),
     "unleased": (
         "A delivery under a lease that doesn't exist.",
@@ -63,6 +64,7 @@ def verify_deliveries(seen: TopicSnapshot, offenders: Offenders, notes: list[str
         known: dict[str, Any] = {
             "address": f"{seen.topic}/{event_id}",
             "consumer": consumer,
+            "database": for_database(seen.using),
             "id": event_id,
             "last_id": seen.last_id,
             "position": position or 0,
@@ -132,8 +134,8 @@ def verify_absent(seen: TopicSnapshot, first_id: int, offenders: Offenders, note
                     id=event_id,
                     what="The event is for it, and it has no delivery, no history and no dead letter of it.",
                     expected="One of them: so it is never handled.",
-                    remedy="Have it come, with those behind it: manage.py events rewind "
-                    f"{consumer.name} --topic {topic} --to {event_id} --execute",
+                    remedy="Have it come, with those behind it: "
+                    + events_command(using, "rewind", consumer.name, f"--topic {topic} --to {event_id} --execute"),
                 )
             offenders.count_unlisted("delivery", [("", row[0]) for row in rows])
             after = upper

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 from django_events import models, sql
 from django_events.log.segments import segments
-from django_events.observing.verifying.offenders import MIGRATE, Offenders
+from django_events.observing.commands import manage_command
+from django_events.observing.verifying.offenders import Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
 from django_events.phrases import count
 from django_events.statements import log_table
@@ -16,6 +17,7 @@ LOOKED_AT = 10_000  # events in the buffer
 
 def verify_logs(using: str, offenders: Offenders, *, only: models.Topic | None) -> None:
     """A log and a head for each topic, and a topic for each log."""
+    migrate = manage_command(using, "migrate")
     for fault, topic_id, name in sql.fetch(using, SQL.verify_logs):
         if only is not None and topic_id != only.pk:
             continue
@@ -23,12 +25,12 @@ def verify_logs(using: str, offenders: Offenders, *, only: models.Topic | None) 
         if fault == "topic":
             what, remedy = (
                 f"The log {log} has no topic.",
-                "Declare a topic of this name, and run: manage.py migrate",
+                f"Declare a topic of this name, and run: {migrate}",
             )
         elif fault == "log":
             what, remedy = (
                 f"It has no log: the table {log} is not there.",
-                f"Restore it from a backup. {MIGRATE} begins anew.",
+                f"Restore it from a backup. Run: {migrate} begins anew.",
             )
         else:
             what, remedy = (

@@ -1,11 +1,12 @@
 """What is wrong with an event of a log beside the one before it: a gap, its time, its partition, its number."""
 
 from django_events import models, sql
+from django_events.observing.commands import events_command
 from django_events.observing.verifying.offenders import SHOWN, Offenders
 from django_events.phrases import moment
 
 
-def report(topic: models.Topic, rows: sql.Rows, offenders: Offenders, *, partitions: int) -> None:
+def report(using: str, topic: models.Topic, rows: sql.Rows, offenders: Offenders, *, partitions: int) -> None:
     """What a close look at a range of ids answered with."""
     shown: dict[str, int] = {}
     for fault, total, event_id, partition, number, before_id, before_number, logged_at, before_at in rows:
@@ -20,7 +21,8 @@ def report(topic: models.Topic, rows: sql.Rows, offenders: Offenders, *, partiti
             elif fault == "partition":
                 what = f"It is in partition {partition}, which the topic doesn't have."
                 expected = f"One of 0 to {partitions - 1}."
-                remedy = "No partitioned stream reads it. Publish it again: manage.py events publish."
+                publish = events_command(using, "publish")
+                remedy = f"No partitioned stream reads it. Publish it again: {publish}."
             else:
                 it_has = f"It has the number {number:,} in partition {partition}"
                 what = f"{it_has}, and the one before it {before_number:,}."

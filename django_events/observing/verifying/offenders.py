@@ -12,7 +12,6 @@ from django_events.observing.findings import Finding, Subject
 
 SHOWN = 20  # of a kind; the rest is counted
 ERASED = "^erased-[0-9a-f]{32}$"  # what stands in the place of a key that was erased
-MIGRATE = "Run: manage.py migrate"  # what several of them need
 
 
 class Offenders:

@@ -1,7 +1,8 @@
 """How far consumers are: positions within the log and right, queues filled no further than it goes."""
 
 from django_events import models, sql
-from django_events.observing.verifying.offenders import MIGRATE, SHOWN, Offenders
+from django_events.observing.commands import events_command, manage_command
+from django_events.observing.verifying.offenders import SHOWN, Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
 
 SQL = sql.beside(__name__)
@@ -22,18 +23,18 @@ def verify_positions(seen: TopicSnapshot, offenders: Offenders) -> None:
         most=SHOWN,
     )
     for _, fault, consumer, partition, position, number, expected_number in rows:
-        rewind = f"manage.py events rewind {consumer} --topic {seen.topic} --to ID"
+        rewind, migrate = _rewind(seen, consumer), f"Run: {manage_command(seen.using, 'migrate')}"
         texts = {
-            "missing": ("It has no position there.", "One for each partition: no worker reads it otherwise.", MIGRATE),
+            "missing": ("It has no position there.", "One for each partition: no worker reads it otherwise.", migrate),
             "partition": (
                 "A position in a partition that it doesn't read by itself.",
                 "Positions in the topic's partitions, or one of all of them together.",
-                MIGRATE,
+                migrate,
             ),
             "beyond": (
                 f"Its position is {position or 0:,}, beyond the end of the log.",
                 f"At most {seen.last_id:,}: it leaves out what comes until then.",
-                f"{MIGRATE}, or say where it goes on: {rewind}",
+                f"{migrate}, or say where it goes on: {rewind}",
             ),
             "number": (
                 f"At the position {position or 0:,} it has the number {number or 0:,}.",
@@ -43,6 +44,10 @@ def verify_positions(seen: TopicSnapshot, offenders: Offenders) -> None:
         }[fault]
         offenders.add("position", seen.topic.name, *texts, consumer=consumer, partition=partition, id=position)
     offenders.count_unlisted("position", [("", row[0]) for row in rows])
+
+
+def _rewind(seen: TopicSnapshot, consumer: str) -> str:
+    return events_command(seen.using, "rewind", consumer, f"--topic {seen.topic} --to ID")
 
 
 def _most_partitions(topic: models.Topic) -> list[int]:
@@ -70,8 +75,7 @@ def verify_attempts(seen: TopicSnapshot, offenders: Offenders) -> None:
             id=event_id,
             what=f"{what} {event_id:,}, which is no event of {where}.",
             expected=f"An event of {where}: the attempts of a worker that ends with its event are counted by it.",
-            remedy=f"Have it set anew: manage.py events rewind {consumer} --topic {seen.topic} --to ID, with the event "
-            "behind its position.",
+            remedy=f"Have it set anew: {_rewind(seen, consumer)}, with the event behind its position.",
         )
     offenders.count_unlisted("position", [("", row[0]) for row in rows])
 
@@ -87,5 +91,5 @@ def verify_filling(seen: TopicSnapshot, offenders: Offenders) -> None:
             id=filled_until,
             what=f"It is filled until {filled_until:,}, beyond the end of the log.",
             expected=f"At most {seen.last_id:,}: events until then would be left out.",
-            remedy=f"Say where it goes on: manage.py events rewind {consumer} --topic {seen.topic} --to ID",
+            remedy=f"Say where it goes on: {_rewind(seen, consumer)}",
         )

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from django_events import sql
 from django_events.declarations import LONGEST_LEASE
+from django_events.observing.commands import for_database
 from django_events.observing.verifying.offenders import SHOWN, Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
 from django_events.retries import LONGEST_PAUSE
@@ -37,7 +38,7 @@ FAULTS = {
         "position",
         "Its next attempt is at {until}.",
         "A pause of ten years at most, as Backoff and RetryLater take it.",
-        "Have it tried now: manage.py events retry-now {consumer} --topic {topic}",
+        "Have it tried now: manage.py events retry-now {consumer} --topic {topic}{database}",
     ),
     "delivery": (
         "delivery",
@@ -70,6 +71,7 @@ def verify_rests(seen: TopicSnapshot, offenders: Offenders) -> None:
         known = {
             "consumer": consumer,
             "topic": seen.topic.name,
+            "database": for_database(seen.using),
             "until": "never" if until in (None, "infinity") else until,
             "holder": holder or "an unknown worker",
         }

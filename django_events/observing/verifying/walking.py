@@ -72,7 +72,7 @@ def walk(seen: TopicSnapshot, *, last: int | None, offenders: Offenders, on_prog
                 at.lasts = {partition: last._replace(ordinal=events) for partition, last in at.lasts.items()}
                 continue
             wrong = _look_closely(using, topic, at, upper, layout.partitions, compacted)
-            neighbours.report(topic, wrong, offenders, partitions=layout.partitions)
+            neighbours.report(using, topic, wrong, offenders, partitions=layout.partitions)
         _go_on(at, rows, upper)
         on_progress(at.events)
     if at.before_id is not None and max(at.before_id, compacted) < last_id:

@@ -1,14 +1,17 @@
 """Two databases, where the same address but for its alias means another row: nothing ever strays to the other one."""
 
+import json
 import re
 import socket
 from collections import Counter, deque
 from datetime import timedelta
 from html import unescape
+from io import StringIO
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.core.management import call_command
 from django.db import connections
 from django.test import override_settings
 from django.utils import timezone
@@ -18,7 +21,17 @@ from django_events.admin import summaries
 from django_events.consuming import registration
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
-from django_events.models import BufferedEvent, Consumer, DeadLetter, Intervention, ScheduledEvent, Topic
+from django_events.models import (
+    BufferedEvent,
+    Consumer,
+    DeadLetter,
+    Intervention,
+    MaintenanceStep,
+    ScheduledEvent,
+    Topic,
+)
+from django_events.models.functions import ClockTimestamp
+from django_events.models.maintenance import NEVER
 from django_events.observing import state
 from django_events.statements import log_table
 from tests.support.fix_database import login
@@ -183,6 +196,83 @@ def test_the_choice_names_the_usual_database_too(olga, twins):
     told = olga.get(f"{ROOT}deadletter/").content.decode()
     choice = told[told.index("database") :]
     assert ">default<" in choice and ">archive<" in choice
+
+
+REMEDY = re.compile(r"manage\.py (?:events|run_\w+|migrate)[^.:,)]*")
+
+
+def remedies(using):
+    """The commands that `events status` names for one of them."""
+    out = StringIO()
+    call_command("events", "status", f"--database={using}", "--format=json", stdout=out)
+    told = [command for one in json.loads(out.getvalue())["findings"] for command in REMEDY.findall(one["remedy"])]
+    return [command.strip() for command in told]
+
+
+def failing_step(using):
+    """A step of maintenance that fails."""
+    begun = {"started_at": NEVER, "leased_until": NEVER}
+    MaintenanceStep.objects.using(using).get_or_create(name="samples", defaults=begun)
+    failing = MaintenanceStep.objects.using(using).filter(name="samples")
+    failing.update(error="it broke", failing_since=ClockTimestamp())
+
+
+def trouble(using, name):
+    """A consumer that is paused, a step that fails, and an event that no transfer moves."""
+    Consumer.objects.using(using).filter(name=name).update(paused_at=ClockTimestamp())
+    failing_step(using)
+    with connections[using].cursor() as cursor:
+        topic = Consumer.objects.using(using).get(name=name).topic_id
+        cursor.execute(
+            "INSERT INTO django_events_bufferedevent (topic_id, type, value, metadata, published_at)"
+            " VALUES (%s, '', '{}', '{}', now() - interval '1 hour')",
+            [topic],
+        )
+
+
+@pytest.mark.requirement("E11")
+def test_a_remedy_is_a_command_for_the_database_that_it_is_about(twins):
+    trouble("default", "reader")
+    trouble("archive", "scribe")
+    here, there = remedies("default"), remedies("archive")
+
+    for verb in ("events resume", "events dead-letters", "events maintain samples", "run_transfer"):
+        assert [one for one in here if one.startswith(f"manage.py {verb}")], (verb, here)
+        assert [one for one in there if one.startswith(f"manage.py {verb}")], (verb, there)
+    assert [one for one in there if not one.endswith(" --database archive")] == []
+    assert [one for one in here if "--database" in one and "migrate" not in one] == []
+
+
+@pytest.mark.requirement("E11")
+def test_each_page_of_a_row_names_its_database(olga, twins):
+    topic, consumer, letter, scheduled = twins.topic.pk, twins.consumer.pk, twins.letter.pk, twins.scheduled.pk
+    for alias in BOTH:
+        failing_step(alias)
+    pages = [
+        f"topic/{topic}{{at}}/change/",
+        f"topic/{topic}{{at}}/log/",
+        f"topic/{topic}{{at}}/log/1/",
+        f"topic/{topic}{{at}}/match/",
+        f"topic/{topic}{{at}}/history/",
+        f"consumer/{consumer}{{at}}/change/",
+        f"consumer/{consumer}{{at}}/act/rewind/",
+        f"consumer/{consumer}{{at}}/act/pause/",
+        f"consumer/{consumer}{{at}}/deliveries/",
+        f"deadletter/{letter}{{at}}/change/",
+        f"scheduledevent/{scheduled}{{at}}/change/",
+        f"scheduledevent/{scheduled}{{at}}/act/cancel/",
+        "maintenancestep/samples{at}/change/",
+    ]
+    for page in pages:
+        for at, alias in (("", "default"), ("_40archive", "archive")):
+            answer = olga.get(ROOT + page.format(at=at))
+            assert answer.status_code == 200, page
+            assert f'<p class="events-where">Database: <strong>{alias}</strong></p>' in answer.content.decode(), page
+    chosen = {"_selected_action": letter, "action": "discard"}
+    asked = olga.post(f"{ROOT}deadletter/?database=archive", chosen).content.decode()
+    assert '<p class="events-where">Database: <strong>archive</strong></p>' in asked
+    with override_settings(DATABASE_ROUTERS=[Keeps()]):
+        assert "events-where" not in olga.get(f"{ROOT}consumer/{consumer}/change/").content.decode()
 
 
 class Keeps:

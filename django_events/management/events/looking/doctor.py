@@ -25,7 +25,7 @@ def doctor(using: str, **options: Any) -> Report:
         "severities": {severity: severities[severity] for severity in WORST_FIRST},
         "findings": [one.flat() for one in found],
     }
-    text = "\n".join([_summary(found), "", *map(_block, together(found))])
+    text = "\n".join([_summary(found), "", *map(_block, together(using, found))])
     return Report(data, text, code=Exit.FAILED if severities["error"] else Exit.DONE)
 
 

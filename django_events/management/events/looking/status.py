@@ -74,8 +74,8 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
     parts = [_consumers(told, len(consumers)), *queues([(row.standing, row.queue) for row in told])]
     listed = "\n\n".join([*parts, *held_back([*at_barriers.values(), *waits.values()])])
     if names:
-        return Report(data, "\n\n".join([_problems(found), listed]))
-    parts = [_problems(found), _buffer(in_buffer), *_scheduled(scheduled), _topics(in_logs), listed]
+        return Report(data, "\n\n".join([_problems(using, found), listed]))
+    parts = [_problems(using, found), _buffer(in_buffer), *_scheduled(scheduled), _topics(in_logs), listed]
     return Report(data, "\n\n".join(parts))
 
 
@@ -150,10 +150,10 @@ def _figure(one: Figure) -> str:
     return f"{one}, {duration(one.oldest)}" if one.oldest is not None else str(one)
 
 
-def _problems(found: Sequence[Finding]) -> str:
+def _problems(using: str, found: Sequence[Finding]) -> str:
     if not found:
         return "No problem."
-    told = together(found)
+    told = together(using, found)
     blocks = [f"{count(len(found), 'problem').upper()}", *map(_problem, told[:SHOWN])]
     return "\n".join([*blocks, *_more(len(told), "problems")])
 
