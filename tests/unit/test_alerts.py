@@ -104,6 +104,25 @@ def test_prometheus_takes_what_the_dashboard_asks(dashboard: dict[str, Any], tmp
     assert f"{len(rules)} rules found" in promtool("check", "rules", "asked.yml", folder=tmp_path)
 
 
+def test_no_two_lines_of_a_panel_have_the_same_legend(dashboard: dict[str, Any]) -> None:
+    """Also where two databases have topics and consumers of the same names, and where several targets are read."""
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            aggregated = re.match(r"(?:\w+\((?:[\d.]+, )?)?(?:sum|max|min) by \(([^)]*)\)", target["expr"])
+            if panel["type"] in ("timeseries", "table"):
+                assert aggregated, target["expr"]
+                labels = set(aggregated[1].split(", ")) - {"le"}
+                assert "database" in labels, target["expr"]
+                told = labels if panel["type"] == "table" else set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+                assert told == labels, panel["title"]
+
+
+def test_commands_of_alerts_are_about_their_database() -> None:
+    """An alert of another database than the one where events are written is looked into there."""
+    commands = re.findall(r"manage\.py events [^`\"\n]*", ALERTS.read_text())
+    assert len([one for one in commands if one.endswith(" --database {{ $labels.database }}")]) == len(commands) > 5
+
+
 def test_the_dashboard_is_one_for_grafana(dashboard: dict[str, Any]) -> None:
     """What its schema asks for: panels with their own ids and places, and queries by the chosen source."""
     assert {"uid", "title", "schemaVersion", "panels", "templating", "time"} <= set(dashboard)
