@@ -14,6 +14,7 @@ from django_events.consuming.registration import check_filter
 from django_events.declarations import consumers
 from django_events.exceptions import Invalid
 from django_events.models.buffer import writable
+from django_events.models.databases import for_database
 from django_events.phrases import moment
 
 # 14.0 lists a prepared transaction under another name than before, which the transfer relies on.
@@ -129,6 +130,6 @@ def _stopped(using: str) -> Iterator[CheckMessage]:
         where = "" if row.partition == models.Position.ALL else f" in partition {row.partition}"
         yield checks.Warning(
             f"Consumer {row.consumer} stopped{where}, at {stopped_at}. {row.error}".strip(),
-            hint=f"Repair the cause, then: manage.py events resume {row.consumer.name}",
+            hint=f"Repair the cause, then: manage.py events resume {row.consumer.name}{for_database(using)}",
             id="django_events.W003",
         )

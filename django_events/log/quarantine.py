@@ -7,6 +7,7 @@ from django.db import DatabaseError, OperationalError, transaction
 
 from django_events import sql
 from django_events.log.stops import filter_fails
+from django_events.models.databases import for_database
 
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
@@ -21,10 +22,11 @@ def quarantine(
     problem = sql.said(error).splitlines()[0]
     logger.error(
         "Consumer %r stops, because its filter fails on %s. Others go on. Repair the filter, then: "
-        "manage.py events resume %s. %s",
+        "manage.py events resume %s%s. %s",
         name,
         where,
         name,
+        for_database(using),
         problem,
         extra={"database": using, "consumer": name},
     )

@@ -1,4 +1,4 @@
-"""Which databases have our tables.
+"""Which databases have our tables, and how commands name them.
 
 for alias in databases():
     ...
@@ -8,6 +8,14 @@ from django.db import connections, router
 
 from django_events.models.buffer import writable
 from django_events.models.topics import Topic
+
+
+def for_database(using: str | None) -> str:
+    """What a command that a message names needs to act on this database: nothing, or ` --database west`.
+
+    Without it a command acts where events are written, and following the message would change the wrong database.
+    """
+    return "" if using in (None, writable()) else f" --database {using}"
 
 
 def databases() -> list[str]:

@@ -1,15 +1,9 @@
-"""The commands that a remedy names. A command acts where events are written unless it is told another database, so one
-that is about another database names it: otherwise following the remedy would change the wrong one.
+"""The commands that a remedy names, for the database that it is about.
 
-    manage_command("west", "run_consumer", "billing")  # manage.py run_consumer billing --database west
+manage_command("west", "run_consumer", "billing")  # manage.py run_consumer billing --database west
 """
 
-from django_events.models.buffer import writable
-
-
-def for_database(using: str) -> str:
-    """What a command needs to act on this database: nothing, or ` --database west`."""
-    return "" if using == writable() else f" --database {using}"
+from django_events.models.databases import for_database
 
 
 def manage_command(using: str, *words: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from django_events import declarations, models
 from django_events.exceptions import Refused
+from django_events.models.databases import for_database
 from django_events.outcomes import Move
 
 
@@ -12,7 +13,8 @@ def refuse_derived(using: str, rows: Sequence[models.Consumer], *, verb: str) ->
     if name := _derived(using, rows):
         raise Refused(
             f"Consumer {name!r} keeps a table in which events would count twice if they came again, so there is no "
-            f"{verb} of it. Nothing was changed. To fold all of its log anew: manage.py events rebuild {name}"
+            f"{verb} of it. Nothing was changed. To fold all of its log anew: "
+            f"manage.py events rebuild {name}{for_database(using)}"
         )
 
 
@@ -21,7 +23,8 @@ def refuse_rolled_up(using: str, rows: Sequence[models.Consumer], *, verb: str) 
     if name := next(iter(sorted(_rolled_up(using, rows))), None):
         raise Refused(
             f"Consumer {name!r} is a roll-up, which has no single event to {verb}. Nothing was changed. To leave "
-            f"events out: manage.py events rewind {name} --to ID, with the first one to count again"
+            f"events out: manage.py events rewind {name} --to ID{for_database(using)}, with the first one to count "
+            "again"
         )
 
 

@@ -17,6 +17,7 @@ from django_events.consuming.registered import Named, refuse_several, registered
 from django_events.exceptions import Invalid, Refused
 from django_events.matching import condition
 from django_events.models.buffer import writable
+from django_events.models.databases import for_database
 from django_events.operating.dead_letters import NAMED, refuse_before_older
 from django_events.operating.derived import refuse_derived
 from django_events.operating.interventions import record, this_user
@@ -136,7 +137,7 @@ def _again(row: models.Consumer, chosen: _Chosen, found: sql.Rows) -> list[int]:
     if len(found) > MOST:
         raise Refused(
             f"More than {MOST:,} events of topic {row.topic} are chosen. Nothing was changed. Replay them in parts. To "
-            f"handle all from one event on: manage.py events rewind {row.name} --to ID"
+            f"handle all from one event on: manage.py events rewind {row.name} --to ID{for_database(row._state.db)}"
         )
     if chosen.ids is not None:
         there = {event_id for event_id, *_ in found}

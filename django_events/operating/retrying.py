@@ -8,6 +8,7 @@ from django_events import declarations, models, sql
 from django_events.consuming.registered import Named, refuse_several, registered
 from django_events.exceptions import Refused
 from django_events.models.buffer import writable
+from django_events.models.databases import for_database
 from django_events.operating.interventions import record
 from django_events.operating.locks import bounded
 from django_events.operating.quiesce import lock, refuse_queries
@@ -75,5 +76,5 @@ def _refuse(rows: list[models.Consumer], event_id: int | None) -> None:
         if row.paused_at is not None:
             raise Refused(
                 f"Consumer {row} is paused, so nothing of it is tried now. Nothing was changed. Let it go on, which "
-                f"tries again all that waits: manage.py events resume {row.name}"
+                f"tries again all that waits: manage.py events resume {row.name}{for_database(row._state.db)}"
             )

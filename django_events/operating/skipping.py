@@ -23,6 +23,7 @@ from django_events.consuming.subscriptions import judged
 from django_events.declarations.limits import refuse_no_id
 from django_events.exceptions import Invalid, Refused
 from django_events.models.buffer import writable
+from django_events.models.databases import for_database
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.derived import refuse_rolled_up
 from django_events.operating.interventions import record, this_user
@@ -106,7 +107,7 @@ def _partition(using: str, row: models.Consumer, event_id: int) -> int:
         return MISSING
     raise Refused(
         f"There is no event {row.topic}/{event_id} in the log. Nothing was changed. If a stream is to go on behind it: "
-        f"manage.py events rewind {row.name} --to {event_id + 1}"
+        f"manage.py events rewind {row.name} --to {event_id + 1}{for_database(row._state.db)}"
     )
 
 
@@ -171,12 +172,14 @@ def _refuse_unless_next(asked: _Skip, position: models.Position) -> None:
     if event_id <= position.position:
         raise Refused(
             f"Consumer {row} passed {asked.address} already: it is behind {row.topic}/{position.position}. Nothing was "
-            f"changed. To have it handled again: manage.py events rewind {row.name} --to {event_id}"
+            f"changed. To have it handled again: "
+            f"manage.py events rewind {row.name} --to {event_id}{for_database(asked.using)}"
         )
     if earlier := _next(asked, position.position, event_id - 1):
         raise Refused(
             f"Consumer {row} is at {row.topic}/{earlier}, which comes before {asked.address}. Nothing was changed. "
-            f"Skip that one, or leave out all that come before an event: manage.py events rewind {row.name} --to ID"
+            f"Skip that one, or leave out all that come before an event: "
+            f"manage.py events rewind {row.name} --to ID{for_database(asked.using)}"
         )
     if _next(asked, event_id - 1, event_id) is None:
         raise Refused(
@@ -302,7 +305,8 @@ def _refuse_unless_waiting(asked: _Skip, *, there: bool) -> None:
             raise Refused(
                 f"Consumer {row} is not at {asked.address}: it was given what is up to {row.topic}/{row.filled_until}, "
                 f"and stopped there. {position.error} Nothing was changed. Repair the cause, then: manage.py events "
-                f"resume {row.name}. Or leave the event out: manage.py events rewind {row.name} --to {event_id + 1}"
+                f"resume {row.name}{for_database(asked.using)}. Or leave the event out: manage.py events rewind "
+                f"{row.name} --to {event_id + 1}{for_database(asked.using)}"
             )
         raise Refused(
             f"Consumer {row} is not at {asked.address} yet: it catches up, and was given what is up to "
@@ -311,7 +315,8 @@ def _refuse_unless_waiting(asked: _Skip, *, there: bool) -> None:
     if not there:
         raise Refused(
             f"No delivery of {asked.address} waits for consumer {row}: it handled the event, or its filter leaves it "
-            f"out. Nothing was changed. To have it handled again: manage.py events rewind {row.name} --to {event_id}"
+            f"out. Nothing was changed. To have it handled again: "
+            f"manage.py events rewind {row.name} --to {event_id}{for_database(asked.using)}"
         )
 
 
@@ -325,7 +330,7 @@ def _refuse_dead_letter(asked: _Skip) -> None:
     way = "To be done with it" if redrive_at is None else "To have it not handled"
     raise Refused(
         f"Event {asked.address} {how} of consumer {asked.row} already. Nothing was changed. {way}, discard it: "
-        f"manage.py events discard {asked.row.name} {asked.address}"
+        f"manage.py events discard {asked.row.name} {asked.address}{for_database(asked.using)}"
     )
 
 

@@ -22,6 +22,7 @@ from django_events.consuming.subscribed import SUBSCRIBE, idle, rows, start_anew
 from django_events.exceptions import InUse, Invalid, Refused, UnknownName, did_you_mean
 from django_events.matching import FILTER
 from django_events.models.buffer import writable
+from django_events.models.databases import for_database
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record
 from django_events.operating.locks import bounded
@@ -204,7 +205,7 @@ def _subscription(using: str, name: Named, topic: declarations.DeclaredTopic | s
     if models.Consumer.objects.using(using).filter(name=str(name), subscribed=False).exists():
         raise Refused(
             f"Consumer {str(name)!r} is declared by an app, or was, and no subscription. Nothing was changed. Remove "
-            f"the declaration, then run: manage.py events unregister {name} --execute"
+            f"the declaration, then run: manage.py events unregister {name} --execute{for_database(using)}"
         )
     of_topic = "" if topic is None else f" of topic {str(topic)!r}"
     likely = did_you_mean(str(name), set(rows(using).values_list("name", flat=True)))

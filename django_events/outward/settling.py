@@ -20,6 +20,7 @@ from django_events.conf import settings
 from django_events.consuming.failures import Failure, Verdict, storable
 from django_events.consuming.handling import log_failure
 from django_events.consuming.queues.claimed_deliveries import DeliverySettlement
+from django_events.models.databases import for_database
 from django_events.operating.interventions import record
 from django_events.outward.endpoints import Endpoint
 from django_events.outward.exchange import NotDelivered, WebhookAnswer
@@ -180,10 +181,11 @@ class WebhookSettling:
         self._changed()
         topic, name = endpoint.consumer.topics[0], endpoint.name
         logger.error(
-            "Webhook endpoint %r is disabled: %s. When it works again: manage.py events resume %s",
+            "Webhook endpoint %r is disabled: %s. When it works again: manage.py events resume %s%s",
             name,
             reason,
             name,
+            for_database(self.using),
             extra={"database": self.using, "consumer": name, "topic": topic},
         )
         webhook_disabled.send_robust(name, endpoint=name, topic=topic, reason=reason, using=self.using)

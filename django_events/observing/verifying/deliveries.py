@@ -6,7 +6,8 @@ from django.db import DatabaseError
 
 from django_events import models, sql
 from django_events.matching import FILTER, condition
-from django_events.observing.commands import events_command, for_database
+from django_events.models.databases import for_database
+from django_events.observing.commands import events_command
 from django_events.observing.verifying.offenders import ERASED, SHOWN, Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
 

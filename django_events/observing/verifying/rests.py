@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from django_events import sql
 from django_events.declarations import LONGEST_LEASE
-from django_events.observing.commands import for_database
+from django_events.models.databases import for_database
 from django_events.observing.verifying.offenders import SHOWN, Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
 from django_events.retries import LONGEST_PAUSE

@@ -18,7 +18,9 @@ from django.utils import timezone
 
 from django_events import Backoff, declarations
 from django_events.admin import summaries
+from django_events.checks.databases import check_servers
 from django_events.consuming import registration
+from django_events.exceptions import Refused
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
 from django_events.models import (
@@ -27,12 +29,15 @@ from django_events.models import (
     DeadLetter,
     Intervention,
     MaintenanceStep,
+    Position,
     ScheduledEvent,
     Topic,
 )
 from django_events.models.functions import ClockTimestamp
 from django_events.models.maintenance import NEVER
 from django_events.observing import state
+from django_events.operating.retrying import retry_now
+from django_events.operating.skipping import skip
 from django_events.statements import log_table
 from tests.support.fix_database import login
 
@@ -241,6 +246,24 @@ def test_a_remedy_is_a_command_for_the_database_that_it_is_about(twins):
         assert [one for one in there if one.startswith(f"manage.py {verb}")], (verb, there)
     assert [one for one in there if not one.endswith(" --database archive")] == []
     assert [one for one in here if "--database" in one and "migrate" not in one] == []
+
+
+@pytest.mark.requirement("E11")
+def test_what_a_verb_and_a_check_say_to_do_is_for_the_database_that_was_asked(twins):
+    for using, name, topic in (("default", "reader", "things"), ("archive", "scribe", "others")):
+        database = "" if using == "default" else " --database archive"
+        with pytest.raises(Refused) as refused:
+            skip(name, 1, topic=topic, reason="old", using=using)
+        assert f"manage.py events discard {name} {topic}/1{database}" in str(refused.value)
+        Consumer.objects.using(using).filter(name=name).update(paused_at=ClockTimestamp())
+        with pytest.raises(Refused) as refused:
+            retry_now(name, using=using)
+        assert str(refused.value).endswith(f"manage.py events resume {name}{database}")
+        row = Consumer.objects.using(using).get(name=name)
+        stopped = {"stopped_at": timezone.now(), "error": "Bad."}
+        Position.objects.using(using).update_or_create(consumer=row, partition=Position.ALL, defaults=stopped)
+        hints = [one.hint for one in check_servers(databases=[using]) if one.id == "django_events.W003"]
+        assert f"Repair the cause, then: manage.py events resume {name}{database}" in hints
 
 
 @pytest.mark.requirement("E11")
