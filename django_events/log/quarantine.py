@@ -22,11 +22,10 @@ def quarantine(
     problem = sql.said(error).splitlines()[0]
     logger.error(
         "Consumer %r stops, because its filter fails on %s. Others go on. Repair the filter, then: "
-        "manage.py events resume %s%s. %s",
+        "manage.py events resume %s. %s",
         name,
         where,
-        name,
-        for_database(using),
+        name + for_database(using),
         problem,
         extra={"database": using, "consumer": name},
     )

@@ -181,11 +181,10 @@ class WebhookSettling:
         self._changed()
         topic, name = endpoint.consumer.topics[0], endpoint.name
         logger.error(
-            "Webhook endpoint %r is disabled: %s. When it works again: manage.py events resume %s%s",
+            "Webhook endpoint %r is disabled: %s. When it works again: manage.py events resume %s",
             name,
             reason,
-            name,
-            for_database(self.using),
+            name + for_database(self.using),
             extra={"database": self.using, "consumer": name, "topic": topic},
         )
         webhook_disabled.send_robust(name, endpoint=name, topic=topic, reason=reason, using=self.using)
