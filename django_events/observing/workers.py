@@ -111,7 +111,11 @@ def look(using: str) -> SeenProcesses:
 def at_work(using: str) -> list[WorkingProcess]:
     """Processes with something in hand, those first whose lease is over, then those that have had it for longest."""
     lengths = {one.name: one.lease for one in declarations.consumers}
-    rows = sql.fetch(using, SQL.leases.on(first_in_hand=sql.shared.first_in_hand), most=LISTED)
+    rows = sql.fetch(
+        using,
+        SQL.leases.on(event_of_position=sql.shared.event_of_position, first_in_hand=sql.shared.first_in_hand),
+        most=LISTED,
+    )
     found = []
     for holder, of_holder in groupby(sorted(rows, key=lambda row: _process(row[0])), key=lambda row: _process(row[0])):
         in_hand = [_in_hand(row, lengths.get(row[1])) for row in of_holder]

@@ -1,12 +1,11 @@
 -- name: leases
 -- What workers have in hand: partitions of streams, and deliveries of queues.
 --
--- Of a stream the event is the one at which it is, or the next one behind the position. `served_at` is when the partition
--- was taken; deliveries were taken when their attempt began. Each is looked up by itself: see `deliveries_of_token`.
--- Parameters: most. Parts: first_in_hand.
+-- Of a stream the event is the one at which it is, where that is known. `served_at` is when the partition was taken; deliveries were taken when their attempt began. Each is looked up by itself: see `deliveries_of_token`.
+-- Parameters: most. Parts: event_of_position, first_in_hand.
 -- Relies on: django_events_position and django_events_deliverylease are small; the primary key of django_events_delivery.
 SELECT
-    p.holder, c.name, t.name, p.partition, coalesce(p.attempted, p.position + 1) AS event_id, NULL::int AS events,
+    p.holder, c.name, t.name, p.partition, {event_of_position} AS event_id, NULL::int AS events,
     p.served_at AS since, p.leased_until, p.leased_until <= clock_timestamp() AS lost, c.id, t.id
 FROM django_events_position AS p
 JOIN django_events_consumer AS c ON c.id = p.consumer_id AND c.mode <> 'queue'

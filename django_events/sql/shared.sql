@@ -149,6 +149,19 @@ CROSS JOIN LATERAL (
 ) AS d
 
 
+-- name: event_of_position
+-- Part of a SELECT: which event a leased position `p` of a stream of consumer `c` and topic `t` is at, null if that isn't known.
+--
+-- The next id behind the position is of another partition where several are read by themselves. While a dead letter is to be
+-- handled again, the worker may have that in hand.
+-- Relies on: django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
+CASE
+    WHEN EXISTS (SELECT FROM django_events_deadletter AS d WHERE d.consumer_id = c.id AND d.redrive_at IS NOT NULL) THEN NULL
+    WHEN p.attempted IS NOT NULL THEN p.attempted
+    WHEN p.partition = -1 OR (t.partitions = 1 AND p.barrier IS NULL) THEN p.position + 1
+END
+
+
 -- name: holds
 -- Whether a jsonpath predicate holds for a value, as it would in a filter.
 --

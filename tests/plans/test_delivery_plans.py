@@ -27,6 +27,7 @@ DELIVERIES = "django_events_delivery"
 PAST = "django_events_pastdelivery"
 BY_ID = "event_id = (held.id)::bigint"
 SETTLE = CLAIMED_DELIVERIES_SQL.settle_deliveries
+IN_HAND = {"event_of_position": sql.shared.event_of_position, "first_in_hand": sql.shared.first_in_hand}
 
 
 def make_deliveries(topic, count, *, leased=0):
@@ -286,8 +287,8 @@ def test_the_figures_of_a_queue_cost_the_same_however_much_waits(consumer_id, st
     ("statement", "parameters"),
     [
         (HANDED_OUT_SQL.deliveries_of_token, {"token": 7}),
-        (WORKERS_SQL.leases.on(first_in_hand=sql.shared.first_in_hand), {"most": 100}),
-        (SERVING_SQL.in_hand.on(first_in_hand=sql.shared.first_in_hand), {"age": timedelta(0)}),
+        (WORKERS_SQL.leases.on(**IN_HAND), {"most": 100}),
+        (SERVING_SQL.in_hand.on(**IN_HAND), {"age": timedelta(0)}),
     ],
     ids=lambda one: getattr(one, "name", ""),
 )

@@ -103,14 +103,15 @@ def hung(seen: Situation) -> Iterator[Finding]:
     """What workers have in hand for very long, although they live: a handler that doesn't come back."""
     timeouts = {one.name: one.timeout or timedelta(0) for one in declarations.consumers}
     now = sql.now(seen.using)
+    statement = SQL.in_hand.on(event_of_position=sql.shared.event_of_position, first_in_hand=sql.shared.first_in_hand)
     for consumer, topic, partition, event_id, holder, since in sql.fetch(
-        seen.using, SQL.in_hand.on(first_in_hand=sql.shared.first_in_hand), age=HUNG, most=LOOKED_INTO
+        seen.using, statement, age=HUNG, most=LOOKED_INTO
     ):
         if now - since <= HUNG + timeouts.get(consumer, timedelta(0)):
             continue
         what = gettext("%(holder)s has had %(event)s in hand for %(time)s: its handler has not come back.") % {
             "holder": holder,
-            "event": f"{topic}/{event_id}",
+            "event": topic if event_id is None else f"{topic}/{event_id}",
             "time": duration(now - since),
         }
         remedy = gettext("See what that process does, and end it: others go on. By itself: consumer(…, timeout=…)")

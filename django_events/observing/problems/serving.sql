@@ -4,9 +4,9 @@
 --
 -- A worker takes a partition for a moment's work, and deliveries together with those that it can handle in a moment. Each
 -- delivery is looked up by itself: see `deliveries_of_token`.
--- Parameters: age (an interval), most. Parts: first_in_hand.
+-- Parameters: age (an interval), most. Parts: event_of_position, first_in_hand.
 -- Relies on: django_events_position and django_events_deliverylease are small; the primary key of django_events_delivery.
-SELECT c.name, t.name, p.partition, p.position + 1 AS event_id, p.holder, p.served_at AS since
+SELECT c.name, t.name, p.partition, {event_of_position} AS event_id, p.holder, p.served_at AS since
 FROM django_events_position AS p
 JOIN django_events_consumer AS c ON c.id = p.consumer_id AND c.mode = 'stream'
 JOIN django_events_topic AS t ON t.id = c.topic_id

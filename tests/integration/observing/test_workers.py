@@ -9,8 +9,10 @@ from django.db import connection
 
 from django_events import Draft, publish_many
 from django_events.consuming.programs.claiming import claim
-from django_events.models import DeliveryLease, MaintenanceStep, Position
+from django_events.models import Consumer, DeadLetter, DeliveryLease, MaintenanceStep, Position
 from django_events.models.functions import ClockTimestamp
+from django_events.observing.lag import standings
+from django_events.observing.problems import find_problems
 from django_events.observing.workers import at_work, look
 from django_events.sql.direct import raw
 from tests.support.fix_consumers import lease_of
@@ -99,3 +101,38 @@ def test_the_command_says_it_for_people_and_for_programs(things, make_consumer, 
     data = json.loads(capsys.readouterr().out)
     assert list(data) == ["workers", "sessions", "maintenance", "sees_all"]
     assert data["workers"][0]["in_hand"][0]["topic"] == things.name
+
+
+def named():
+    """The event that each of the two looks says is in hand."""
+    [worker] = at_work("default")
+    Position.objects.filter(token__isnull=False).update(served_at=ClockTimestamp() - timedelta(minutes=11))
+    hung, *_ = [one for one in find_problems("default", [], None, standings("default")) if one.kind == "hung"]
+    return worker.in_hand[0].event, hung.what.partition(" has had ")[2].partition(" in hand ")[0]
+
+
+def test_an_event_of_another_partition_is_not_said_to_be_in_hand(lanes, make_consumer):
+    """Events of other partitions lie between those of one: which is the next one behind a position isn't known."""
+    reader = make_consumer(lanes, handler=take)
+    fill(lanes, 12)
+    assert any(lease_of(reader, lane) for lane in range(4))
+
+    assert named() == (None, "lanes")
+    Position.objects.filter(token__isnull=False).update(attempted=7)
+    assert named() == (7, "lanes/7")
+
+
+def test_a_dead_letter_that_is_handled_again_is_not_taken_for_the_next_event(things, make_consumer):
+    """The worker may have either in hand. Behind the last event of the log there is none."""
+    reader = make_consumer(things, handler=take)
+    fill(things, 1)
+    Position.objects.filter(consumer__name=reader.name).update(position=1, number=1)
+    row = Consumer.objects.get(name=reader.name)
+    letter = DeadLetter.objects.create(
+        consumer=row, event_id=1, partition=0, number=1, type="t", key="0", value=0, metadata={}, attempts=1,
+        published_at=row.registered_at, logged_at=row.registered_at, redrive_at=ClockTimestamp(),
+    )  # fmt: skip
+    assert lease_of(reader) is not None
+
+    assert named() == (None, "things")
+    letter.delete()
