@@ -362,6 +362,18 @@ def test_one_browses_filters_and_goes_to_an_id(site, olga):
 
 
 @pytest.mark.slow
+def test_the_sums_below_a_table_are_as_large_as_what_they_add_up(site, olga):
+    open_consumer(olga, "counting")
+    olga.get_by_role("link", name="Rewind…").click()
+    olga.get_by_label("Go on at").select_option("beginning")
+    olga.get_by_role("button", name="Show what would happen").click()
+    expect(olga.locator("tfoot td").first).to_be_visible()
+    look = "one => [getComputedStyle(one).fontSize, getComputedStyle(one).color, getComputedStyle(one).paddingRight]"
+
+    assert olga.locator("tfoot td").first.evaluate(look) == olga.locator("tbody td").last.evaluate(look)
+
+
+@pytest.mark.slow
 @pytest.mark.requirement("X5")
 def test_a_rewind_is_seen_before_it_is_done(site, olga, mailbox):
     mailbox.full = False
