@@ -23,6 +23,13 @@ from tests.support.fix_topics import drop_topics
 
 Connect = Callable[..., "Session"]
 
+# Who waits for a lock of this database. Tests beside this one have databases of their own on the same server, and in
+# pg_locks the lock for which a locked row is waited for has none.
+WAITS_FOR_A_LOCK = (
+    "SELECT pid FROM pg_stat_activity"
+    " WHERE datname = current_database() AND wait_event_type = 'Lock' AND backend_type = 'client backend'"
+)
+
 
 # What `migrate` writes: these rows stay, and what is declared is made anew where a test removed or used it.
 WRITTEN_BY_MIGRATE = {

@@ -220,7 +220,9 @@ def test_an_answer_may_come_slowly_but_not_stop():
 
     def ended():
         with connection.cursor() as cursor:
-            cursor.execute("SELECT FROM pg_stat_activity WHERE application_name = 'slow'")
+            cursor.execute(
+                "SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'slow'"
+            )
             return not cursor.fetchall()
 
     wait_until(ended, what="the end of the session that was given up")

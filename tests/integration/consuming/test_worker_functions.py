@@ -16,6 +16,7 @@ from django_events.maintaining.queues import serve_queues
 from django_events.migrations._worker_functions import CREATE_WORKER_FUNCTIONS
 from django_events.models.functions import ClockTimestamp
 from tests.support.fix_consumers import dead_letters, run_once
+from tests.support.fix_database import WAITS_FOR_A_LOCK
 from tests.support.fix_queues import another, deliveries, end_pauses, expire, fill_topic, pending, values
 from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
@@ -25,7 +26,6 @@ pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requireme
 
 HOUR = timedelta(hours=1)
 TIMEOUT = 60  # seconds, for what ends much sooner
-WAITS = "SELECT 1 FROM pg_locks WHERE NOT granted"
 
 
 class Program:
@@ -350,7 +350,7 @@ def test_python_settles_what_such_a_session_leaves(things, make_queue, program, 
         one.ack(token, [first])
         waiting = in_thread(ack, token)
         wait_until(
-            lambda: watcher.session.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone(),
+            lambda: watcher.session.execute(WAITS_FOR_A_LOCK).fetchone(),
             what="an ack that waits",
         )
         one.session.commit()

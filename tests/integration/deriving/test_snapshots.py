@@ -18,6 +18,7 @@ from django_events.exceptions import InUse, Invalid, LeaseLost, NotReady, Refuse
 from django_events.management.events.snapshotting import lookup
 from django_events.operations import snapshot
 from django_events.testing import published
+from tests.support.fix_database import WAITS_FOR_A_LOCK
 from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 from tests.support.publishing_app.models import (
@@ -458,8 +459,8 @@ def test_a_change_that_is_open_while_its_row_is_read(change, index, ending, in_t
 def is_waiting():
     """Whether a session waits for another one's lock."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-        return cursor.fetchone()[0]
+        cursor.execute(WAITS_FOR_A_LOCK)
+        return cursor.fetchall()
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ from tests.support.fix_consumers import (
     run_once,
     serve_lease,
 )
+from tests.support.fix_database import WAITS_FOR_A_LOCK
 from tests.support.fix_queues import deliveries, fill_topic, finish, pending, row_of, values
 from tests.support.fix_queues import expire as expire_lease
 from tests.support.fix_topics import transfer_all
@@ -816,7 +817,7 @@ def test_a_pause_waits_for_a_segment_that_is_being_dropped(make_topic, in_thread
     with retention.writing("default", row_of_topic(topic).pk) as now:
         retention.remove("default", now, retention.outlived("default", now))
         pausing = in_thread(retention.pause, "default", timedelta(hours=1))
-        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%maintenancestep%'"
+        waiting = WAITS_FOR_A_LOCK + " AND query LIKE '%maintenancestep%'"
         wait_until(lambda: connect(autocommit=True).execute(waiting).fetchall(), what="a pause that waits")
     assert pausing.result() is not None
     assert log_of(topic) == list(range(101, 151))

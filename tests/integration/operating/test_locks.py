@@ -14,6 +14,7 @@ from django_events.operating import locks
 from django_events.operations import discard, pause, redrive, resume, retry_now, unregister
 from django_events.workers.loop import Exit
 from tests.support.fix_consumers import dead_letters, run_once
+from tests.support.fix_database import WAITS_FOR_A_LOCK
 from tests.support.fix_queues import fill_topic
 from tests.support.processes import wait_until
 
@@ -89,9 +90,7 @@ def test_a_dead_letter_that_died_of_something_else_meanwhile_is_left_alone(dead,
     worker = connect()
     worker.execute("UPDATE django_events_deadletter SET error = 'LookupError: gone', fingerprint = 'LookupError: gone'")
     done, looking = in_thread(act, chosen), connect(autocommit=True)
-    wait_until(
-        lambda: looking.execute("SELECT FROM pg_locks WHERE NOT granted").fetchall(), what="an operator who waits"
-    )
+    wait_until(lambda: looking.execute(WAITS_FOR_A_LOCK).fetchall(), what="an operator who waits")
     worker.commit()
 
     assert done.result(90) == 0

@@ -25,6 +25,7 @@ from tests.support.fix_consumers import (
     write_order,
     written,
 )
+from tests.support.fix_database import WAITS_FOR_A_LOCK
 from tests.support.fix_queues import (
     another,
     deliveries,
@@ -620,7 +621,7 @@ def retry_without_indexes(consumer):
 
 
 def waiting_for_a_lock(connect):
-    return connect().execute("SELECT FROM pg_locks WHERE NOT granted").fetchall()
+    return connect().execute(WAITS_FOR_A_LOCK).fetchall()
 
 
 def test_retry_lets_a_stopped_partition_try_again(things, make_consumer):

@@ -510,6 +510,7 @@ def test_a_backend_that_is_ended_in_the_middle_of_a_flush(things, blocked):
                 cursor.execute(
                     "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE NOT granted"
                     " AND relation = 'django_events_bufferedevent'::regclass"
+                    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
                 )
         wait_until(lambda: flushes_waiting() == 1, what="another try")
         blocked.commit()
