@@ -135,13 +135,10 @@ def test_a_database_that_is_well_has_no_problem(well, doctor, things, make_consu
 
 
 def test_a_problem_comes_first_and_ends_with_1(well, doctor, things):
-    with undone("ALTER SYSTEM SET autovacuum = off", "ALTER SYSTEM RESET autovacuum"):
-        run("ALTER TABLE django_events_delivery SET (autovacuum_enabled = off)")
-        try:
-            code, text = doctor()
-            failed, data = doctor("--format", "json")
-        finally:
-            run("ALTER TABLE django_events_delivery RESET (autovacuum_enabled)")
+    off, on = "SET (autovacuum_enabled = off)", "RESET (autovacuum_enabled)"
+    with undone(f"ALTER TABLE django_events_delivery {off}", f"ALTER TABLE django_events_delivery {on}"):
+        code, text = doctor()
+        failed, data = doctor("--format", "json")
 
     assert (code, failed) == (1, 1)
     assert text.startswith("1 ERROR, 1 warning, ")
