@@ -104,6 +104,7 @@ def one_rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]
 @pytest.fixture
 def rabbitmq(one_rabbitmq: RabbitMQ) -> Iterator[RabbitMQ]:
     """A RabbitMQ with one empty queue. A test that stops it starts it again."""
+    one_rabbitmq.forget()
     yield from emptied(one_rabbitmq)
 
 

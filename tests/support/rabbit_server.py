@@ -19,6 +19,7 @@ from tests.support.processes import wait_until
 SERVER = shutil.which("rabbitmq-server", path="/usr/lib/rabbitmq/bin:/opt/homebrew/sbin")
 EPMD = shutil.which("epmd", path="/usr/bin:/usr/lib/erlang/bin:/opt/homebrew/bin")
 RABBITMQ = SERVER if EPMD else None
+KEPT = "parcels"  # a queue for all tests: a server that is killed may lose one that it just made
 
 
 class RabbitMQ:
@@ -40,12 +41,14 @@ class RabbitMQ:
             stderr=subprocess.DEVNULL,
         )
         self._read: list[Entry] = []
+        self._queues: set[str] = set()  # and exchanges, that were declared since it forgot them
+        self._exchanges: set[str] = set()
         self.authority = self.folder / "authority.pem"
         authority = trustme.CA()
         authority.cert_pem.write_to_path(str(self.authority))
         authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(self.folder / "server.pem"))
         self.start()
-        self.declare("parcels")
+        self.declare(KEPT)
 
     def start(self) -> None:
         assert SERVER is not None
@@ -111,6 +114,8 @@ class RabbitMQ:
 
     def declare(self, queue: str, *, kind: str = "quorum", exchange: str = "", key: str = "", **arguments: Any) -> None:
         """A queue, and an exchange that sends to it."""
+        self._queues |= {queue} - {KEPT}
+        self._exchanges |= {exchange} - {""}
         with closing(self.connection()) as connection:
             channel = connection.channel()
             channel.queue_declare(queue, durable=True, auto_delete=False, arguments={"x-queue-type": kind, **arguments})
@@ -166,7 +171,7 @@ class RabbitMQ:
         """Messages with these numbers."""
         self.put("letters", [str(number).encode() for number in numbers])
 
-    def entries(self, queue: str = "parcels") -> list[Entry]:
+    def entries(self, queue: str = KEPT) -> list[Entry]:
         """All that was ever found in a queue. It is empty then."""
         wait_until(lambda: self._empty(queue), what="a queue that has found its messages again")
         return self._read
@@ -200,7 +205,20 @@ class RabbitMQ:
         return found
 
     def clear(self) -> None:
+        """What was found in queues is not found any more."""
         self._read = []
+
+    def forget(self) -> None:
+        """One empty queue is there: what another test has left under a name may be of another kind, and not empty."""
+        self.declare(KEPT)
+        self.entries()
+        with closing(self.connection()) as connection:
+            channel = connection.channel()
+            for queue in self._queues:
+                channel.queue_delete(queue)
+            for exchange in self._exchanges:
+                channel.exchange_delete(exchange)
+        self._queues, self._exchanges = set(), set()
 
     def kill(self) -> None:
         assert self._process is not None

@@ -297,7 +297,7 @@ def test_a_message_that_another_process_has_taken_in_since_holds_nothing_up(thin
         turn(worker)
         assert "closed" in row().error
         worker._queue.waiting.clear()
-        wait_until(lambda: (turn(worker), row().error == "")[1], seconds=10, what="a row without an error")
+        wait_until(lambda: (turn(worker), row().error == "")[1], what="a row without an error")
 
 
 def test_an_inbox_whose_queue_forgets_nothing_stays_failing(things, make_inbox, box):
@@ -317,29 +317,27 @@ def test_an_inbox_whose_queue_forgets_nothing_stays_failing(things, make_inbox, 
     assert values(things) == [1]
 
 
-def test_a_queue_in_other_hands_is_an_outage_unless_another_process_serves_the_inbox(
-    things, make_inbox, box, monkeypatch
-):
-    monkeypatch.setattr(queue_worker, "SERVES", 0.2)
+def test_a_queue_in_other_hands_is_an_outage_unless_another_process_serves_the_inbox(things, make_inbox, box):
     box.is_taken = True
     inbox = make_inbox(things, source=box, transform=letter)
     with closing(worker_of("default", inbox)) as worker, closing(worker_of("default", inbox)) as twin:
 
-        def stands_by(seconds, served):
+        def stands_by(*, served):
+            """After as long as another one may take to say that it serves."""
             worker._rests_until = 0
+            worker._heard -= queue_worker.SERVES + 1
             if served:
                 box.is_taken, twin._rests_until, twin._served = False, 0, float("-inf")
                 turn(twin)
                 box.is_taken = True
-            time.sleep(seconds)
             turn(worker)
             return row().error == ""
 
-        assert all(stands_by(0.1, served=True) for _ in range(5))
-        wait_until(lambda: not stands_by(0.1, served=False), seconds=10, what="an outage")
+        assert all(stands_by(served=True) for _ in range(5))
+        assert not stands_by(served=False)
         assert row().error == "another one reads the letterbox. No other process serves this inbox."
-        assert not any(stands_by(0.1, served=False) for _ in range(5))  # its own words are no sign of another one
-        assert all(stands_by(0.1, served=True) for _ in range(5))
+        assert not any(stands_by(served=False) for _ in range(5))  # its own words are no sign of another one
+        assert all(stands_by(served=True) for _ in range(5))
         box.is_taken, worker._rests_until = False, 0
         box.put(1)
         turn(worker)
@@ -410,7 +408,7 @@ def test_a_message_that_took_longer_than_the_queue_waits_is_a_problem_and_is_not
 
     with closing(worker_of("default", make_inbox(things, source=box, transform=slow))) as worker:
         assert turn(worker) == 0
-        assert "letterbox waits for 0.01 s, and it took 0.0" in row().error
+        assert "letterbox waits for 0.01 s, and it took " in row().error
         assert row().failing_since is not None
         box.letters.clear()
         box.put(1, again=True)
