@@ -15,9 +15,10 @@ from shutil import which
 import psycopg
 import pytest
 
+from testproject.private_postgres.server import choose_free_port
 from tests.e2e.chromium import chromium
 from tests.e2e.chromium import program as browser_of_tests
-from tests.support.processes import MANAGE, ROOT, Processes, free_port, listens, wait_until
+from tests.support.processes import MANAGE, ROOT, Processes, listens, wait_until
 
 ENDED = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -94,7 +95,7 @@ class Server:
         self.program = program
         if program != "runserver":
             processes.settings = "tests.support.live_settings"
-        self.port = free_port()
+        self.port = choose_free_port()
         self.start()
 
     def start(self) -> None:
@@ -138,7 +139,7 @@ def nginx(folder: Path, server: Server) -> Iterator[int]:
         pytest.skip("needs nginx: apt-get install nginx-light")
     block = re.search(r"```nginx\n(.*?)```", (ROOT / "docs/how-to/server-sent-events.md").read_text(), re.DOTALL)
     assert block is not None
-    port = free_port()
+    port = choose_free_port()
     kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
     temporary = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
     configuration = folder / "nginx.conf"

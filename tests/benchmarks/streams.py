@@ -11,11 +11,12 @@ import psycopg
 from django_events import publish
 from django_events.benching.percentiles import percentile
 from django_events.declarations import DeclaredTopic
+from testproject.private_postgres.server import choose_free_port
 from tests.benchmarks.database import connect, truncate
 from tests.benchmarks.end_to_end import ENDING, RATE, STATISTICS, cast, latencies_by_hand
 from tests.benchmarks.harness import Effort, Row, Samples, figure
 from tests.benchmarks.transfer import BUFFER, declared
-from tests.support.processes import free_port, listens
+from tests.support.processes import listens
 
 STREAMS, POLLED = 2_000, 200
 TRANSACTIONS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
@@ -81,7 +82,7 @@ def _followed(how: str, count: int, seconds: int) -> AtWork:
     with declared(DeclaredTopic(name="bench")), cast() as processes, connect() as plain:
         processes.transfer()
         publish("bench", {"sent": 0}, key="-")
-        port = free_port()
+        port = choose_free_port()
         site = ["tests.benchmarks.streams_site:application", "--port", str(port), "--lifespan", "off"]
         server = processes.start_module("uvicorn", *site, "--log-level", "warning")
         processes.wait_until(lambda: listens(port), what="a server that listens")

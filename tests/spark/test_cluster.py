@@ -20,6 +20,7 @@ from django.db import connection
 
 from django_events import Draft
 from django_events.spark import java
+from testproject.private_postgres.server import choose_free_port
 from tests.integration.exporting.test_expiring import rows_on_disk
 from tests.spark.conftest import SHORT_LIVED, killed_in
 from tests.spark.rivals import (
@@ -43,7 +44,7 @@ from tests.spark.rivals import (
 )
 from tests.spark.test_batch import publish, stored
 from tests.spark.test_export import exported, run, url
-from tests.support.processes import free_port, wait_until
+from tests.support.processes import wait_until
 from tests.support.tables import files_of, read_back
 from tests.support.tables import run as run_table
 
@@ -154,7 +155,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, machine: dict[str, str]) -> Iterator[Cluster]:
-    port, spark_class, folder = free_port(), str(HOME / "bin/spark-class"), tmp_path_factory.mktemp("cluster")
+    port, spark_class, folder = choose_free_port(), str(HOME / "bin/spark-class"), tmp_path_factory.mktemp("cluster")
     address = f"spark://127.0.0.1:{port}"
     where = ["--host", "127.0.0.1", "--webui-port", "0"]
     with ExitStack() as stack:
@@ -191,7 +192,7 @@ def first(
 @pytest.fixture
 def server(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
     """The address of a server of Spark Connect."""
-    port, said = free_port(), tmp_path / "server.log"
+    port, said = choose_free_port(), tmp_path / "server.log"
     settings = {"spark.connect.grpc.binding.port": port, "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 2}
     words = [str(HOME / "bin/spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     words += ["--master", "local[2]", *(f"--conf={key}={value}" for key, value in settings.items()), "spark-internal"]

@@ -10,8 +10,9 @@ from urllib.request import Request, urlopen
 import pytest
 from django.db import connection
 
+from testproject.private_postgres.server import choose_free_port
 from tests.spark.test_export import url
-from tests.support.processes import free_port, listens, wait_until
+from tests.support.processes import listens, wait_until
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def tell_pyiceberg(monkeypatch: pytest.MonkeyPatch, **said: str) -> None:
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A store that speaks S3, with a conditional PUT."""
-    address = f"http://127.0.0.1:{(port := free_port())}"
+    address = f"http://127.0.0.1:{(port := choose_free_port())}"
     quiet = subprocess.DEVNULL
     with subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stdout=quiet, stderr=quiet) as store:
         try:

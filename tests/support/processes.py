@@ -38,13 +38,6 @@ def answers(url: str) -> bool:
     return True
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
 def listens(port: int) -> bool:
     with socket.socket() as tried:
         return tried.connect_ex(("127.0.0.1", port)) == 0
