@@ -130,7 +130,7 @@ def test_a_relay_to_an_exchange_of_rabbitmq(things, make_relay, rabbitmq, least_
 
 @pytest.mark.slow
 def test_an_inbox_from_a_queue_of_rabbitmq(things, make_inbox, rabbitmq, least_of_rabbitmq):
-    rabbitmq.declare("vault")  # no other test has left one of this name, of another type
+    rabbitmq.declare("vault")
     with least_of_rabbitmq("^$", "^$", "^vault$"):
         inbox = make_inbox(things, source=rabbitmq_source("vault"), transform=lambda one: Draft(value=one.json()))
         rabbitmq.publish("vault", b"1", b"2")
