@@ -53,7 +53,6 @@ class ToPaper:
     def __init__(self, paper: Paper, *, breaks: str = "") -> None:
         self.paper = paper
         self.breaks = breaks
-        self.prefix = 7 if breaks == "prefix" else "paper-"
         self.only: Any = None
 
     def problems(self) -> Any:
@@ -103,6 +102,7 @@ class PaperBridge:
     def __init__(self, paper: Paper, breaks: str) -> None:
         self.paper = paper
         self.breaks = breaks
+        self.prefix: Any = 7 if breaks == "prefix" else "paper-"
         self.known: int | None = None
         self.is_open = False
         self.thread = threading.get_ident()

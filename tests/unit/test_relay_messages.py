@@ -102,8 +102,8 @@ def test_headers_of_jetstream_are_never_as_large_as_they_are_taken_for():
     event = ReceivedEvent("t" * 63, columns, database="default")
     target = jetstream("things", stream="S" * 255)
     relay = DeclaredRelay(name="r" * 63, topics=("t",), handler="x", to=target)
-    message = message_of(event, relay, Route("things", target.stream), redriven=True, names=names_of(target))
     bridge = target.bridge()
+    message = message_of(event, relay, Route("things", target.stream), redriven=True, names=names_of(bridge))
     bridge._newest = {target.stream: (event.id, message.attributes["ce-time"])}
     reply = f"_INBOX.{'i' * 22}.{2**63}"
     headers = bridge._headers(message, target.stream, 2**63, f"{message.address}@{reply}", reply)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from django_events.bridges.brokers import check_package, name_of, options_of, said, unmade
@@ -54,7 +54,6 @@ class JetStream:
     subject: str | Callable[[ReceivedEvent], str]
     stream: str
     broker: str = "nats"
-    prefix: ClassVar[str] = "ce-"
 
     def __str__(self) -> str:
         return f"{self.broker} {self.stream}"
@@ -107,6 +106,7 @@ def jetstream(subject: str | Callable[[ReceivedEvent], str], *, stream: str, bro
 class JetStreamBridge:
     """One connection to a NATS, with an event loop in a thread of its own, so that pings are answered."""
 
+    prefix = "ce-"
     largest = None  # the server says it, and what counts is what `send` writes
     sends_only = True
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 from django_events.bridges.brokers import check_package, name_of, shown
 from django_events.bridges.relays.targets import Bridge, Bridges, Route, TargetUnavailable
@@ -33,7 +33,6 @@ class Kafka:
     topic: str | Callable[[ReceivedEvent], str]
     broker: str = "kafka"
     transactional_id: str | Callable[[str], str] | None = None
-    prefix: ClassVar[str] = "ce_"
 
     def __str__(self) -> str:
         return shown(self.broker, self.topic)

@@ -5,6 +5,7 @@ from typing import Any
 
 from django_events.bridges.relays.answers import UNANSWERED, Unroutable
 from django_events.bridges.relays.kafka_producer import (
+    PREFIX,
     KafkaProducer,
     is_of_its_batch,
     largest_of,
@@ -19,6 +20,7 @@ from django_events.received import ReceivedEvent
 class KafkaBridge:
     """At least once: another producer does not know what this one has sent."""
 
+    prefix = PREFIX
     largest: int | None = None
     sends_only = False  # known when it is open
 

@@ -23,6 +23,7 @@ SECONDS = 10.0  # for the answers to a batch, where the settings don't say
 GIVING_UP = 0.5  # for the client to say what it has given up
 CREATION = 2.0  # seconds that a cluster may take to create a topic, where it does that by itself
 ANSWERS_TAKEN = 1_000  # messages, behind which answers are taken: the client's queue has those that are not
+PREFIX = "ce_"  # of attributes, as CloudEvents' binding for Kafka says
 ANY_PARTITION, NOW = -1, 0  # as the client's own defaults
 MOST_TOPICS = 10_000  # that are known to be there
 TIMEOUT, LONGEST = "transaction.timeout.ms", 60_000  # of a transaction, where the settings don't say

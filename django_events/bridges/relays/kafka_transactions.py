@@ -22,8 +22,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from django_events.bridges.relays.answers import UNANSWERED
-from django_events.bridges.relays.kafka import Kafka
 from django_events.bridges.relays.kafka_producer import (
+    PREFIX,
     SECONDS,
     KafkaProducer,
     is_of_its_batch,
@@ -78,6 +78,7 @@ class KafkaLogs:
 class TransactionalKafkaBridge:
     """How one thread sends by the producers of its process. It has none itself, so there is nothing to close."""
 
+    prefix = PREFIX
     largest: int | None = None
     sends_only = False  # known when it is open
 
@@ -237,7 +238,7 @@ class KafkaLog:
 
 
 def _said_of(message: RelayMessage) -> dict[str, str]:
-    return {name: message.attributes[Kafka.prefix + name] for name in ("id", "time", "relay")}
+    return {name: message.attributes[PREFIX + name] for name in ("id", "time", "relay")}
 
 
 def _newest_of(event_id: int, said: Mapping[str, str]) -> Newest:

@@ -56,9 +56,9 @@ def message_of(
     return RelayMessage(columns[ID], address, route, columns[KEY], named, headers, body, redriven)
 
 
-def names_of(target: object) -> Names:
-    """What the attributes of messages to a target are called."""
-    return names_behind(getattr(target, "prefix", ""))
+def names_of(bridge: object) -> Names:
+    """What the attributes of messages are called that a bridge sends."""
+    return names_behind(getattr(bridge, "prefix", ""))
 
 
 def _payload(event: ReceivedEvent, value: Any, body: Any, returned: bytes | None) -> tuple[str, bytes]:

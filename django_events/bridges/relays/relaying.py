@@ -41,7 +41,7 @@ class Opened:
     """A bridge that is open, and what its thread knows of the target."""
 
     def __init__(self, bridge: Bridge) -> None:
-        self.bridge = bridge
+        self.bridge, self.names = bridge, names_of(bridge)
         self.newest: dict[str, int] = {}  # by log of the target; 0 where it has nothing, or can't tell
         self.used = False  # whether a batch was sent by it
 
@@ -115,7 +115,6 @@ class Relaying:
         self._relay = relay
         target: Any = relay.to
         self._shared: Bridges | None = target.bridges() if hasattr(target, "bridges") else None
-        self._names = names_of(target)
         self._outages: dict[int | None, Outage] = {}  # by partition
         self._using = ""
         self._opened: dict[int, Opened] = {}  # by thread
@@ -174,7 +173,7 @@ class Relaying:
     ) -> tuple[Batch, tuple[RelayMessage, Exception] | None]:
         """Send what can be sent of these, by a new connection if the one that was there has ended since."""
         opened, began = self._open(), time.monotonic()
-        batch = self._batch(events, opened.bridge.largest, redriven=redriven)
+        batch = self._batch(events, opened, redriven=redriven)
         if not opened.used:
             return batch, self._send_all(opened, batch.messages, ahead, meanwhile)
         try:
@@ -188,15 +187,16 @@ class Relaying:
         self._drop()
         return batch, self._send_all(self._open(), batch.messages, ahead, meanwhile)
 
-    def _batch(self, events: Sequence[ReceivedEvent], largest: int | None, *, redriven: bool) -> Batch:
+    def _batch(self, events: Sequence[ReceivedEvent], opened: Opened, *, redriven: bool) -> Batch:
         """Make the messages, up to the first event that can't be one."""
         relay, route_of, partitioned = self._relay, self._target.route, self._relay.partitioned
+        largest = opened.bridge.largest
         surely = -1 if largest is None else largest - MOST_BESIDE  # bodies up to this size fit, whatever is beside them
         messages: list[RelayMessage] = []
         for index, event in enumerate(events):
             try:
                 route = route_of(event, event.partition if partitioned else None)
-                message = message_of(event, relay, route, redriven=redriven, names=self._names)
+                message = message_of(event, relay, route, redriven=redriven, names=opened.names)
             except TargetUnavailable:  # of the target as it is declared, and not of this event
                 raise
             except Exception as error:

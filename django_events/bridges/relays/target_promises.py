@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import count, islice
 from typing import Any
 
@@ -17,6 +18,7 @@ from django.db import connections
 from django_events.bridges.promises import BrokenPromise, NotChecked, Promise, Promises, in_a_thread
 from django_events.bridges.relays.messages import message_of, names_of
 from django_events.bridges.relays.targets import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
+from django_events.contracts.cloudevents import Names
 from django_events.declarations import DeclaredRelay, RelayTarget
 from django_events.declarations.declared_relay import forms_of
 from django_events.exceptions import MessageRefused
@@ -71,8 +73,6 @@ class TargetPromises(Promises):
         self.expect(
             isinstance(self._target, RelayTarget), "it needs the methods problems, check_installed, route and bridge"
         )
-        prefix = getattr(self._target, "prefix", "")
-        self.expect(isinstance(prefix, str), f"prefix is {prefix!r}, expected a text")
         problems = list(self._target.problems())
         self.expect(not problems, f"problems() says {problems}")
         self._target.check_installed()
@@ -85,6 +85,8 @@ class TargetPromises(Promises):
         self.expect(one is not other, "bridge() returned the same bridge twice: each thread needs one of its own")
         missing = [name for name in ("open", "newest", "send", "close", "largest") if not hasattr(one, name)]
         self.expect(not missing, f"its bridge has no {', '.join(missing)}")
+        prefix = getattr(one, "prefix", "")
+        self.expect(isinstance(prefix, str), f"prefix is {prefix!r}, expected a text")
         self.expect(
             one.largest is None or isinstance(one.largest, int), f"largest is {one.largest!r}, expected bytes or None"
         )
@@ -174,7 +176,7 @@ class TargetPromises(Promises):
         )
         self.expect(newest.address in ("", message.address), f"newest() says {newest.address!r} of {message.address!r}")
         self.expect(newest.relay in ("", TOPIC), f"newest() says that {newest.relay!r} sent it, and it was {TOPIC!r}")
-        time = message.attributes[names_of(self._target).time]
+        time = message.attributes[self._names.time]
         self.expect(
             newest.published_at in (None, datetime.fromisoformat(time)),
             f"newest() says {newest.published_at}, and the message {time}",
@@ -356,9 +358,16 @@ class TargetPromises(Promises):
         columns = (event_id, 0, event_id, kind, key, value, body, metadata, now, now)
         event = ReceivedEvent(TOPIC, columns, consumer=TOPIC)
         route = self._target.route(event, 0)
-        message = message_of(event, self._relay, route, redriven=redriven, names=names_of(self._target))
+        message = message_of(event, self._relay, route, redriven=redriven, names=self._names)
         assert message is not None  # noqa: S101
         return message
+
+    @cached_property
+    def _names(self) -> Names:
+        bridge = self._target.bridge()
+        with suppress(Exception):  # what it is that closing raises, others find out
+            bridge.close()
+        return names_of(bridge)
 
     def _messages(self, number: int) -> list[RelayMessage]:
         return [self._message() for _ in range(number)]

@@ -10,8 +10,7 @@
 
 A relay opens one bridge in each thread of a worker, and uses it in that thread only. After any error it closes the
 bridge and opens a new one for the next attempt. A target whose bridges share something in a process has a method more,
-`bridges`, see `Bridges`. One with a `prefix`, like "ce_", gets the names of attributes behind it, as the headers of its
-broker have them.
+`bridges`, see `Bridges`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +40,7 @@ class RelayMessage:
     address: str  # `orders/1042`, the same for each attempt
     route: Route
     key: str | None
-    attributes: Mapping[str, str] = field(repr=False)  # `id`, `source`, `type` …, behind the target's `prefix`
+    attributes: Mapping[str, str] = field(repr=False)  # `id`, `source`, `type` …, behind the bridge's `prefix`
     headers: Mapping[str, str] = field(repr=False)  # `content-type` and the trace context
     body: bytes | None = field(repr=False)
     redriven: bool = False  # a dead letter, which comes behind events of higher ids
@@ -100,7 +99,8 @@ class Bridge(Protocol):
     """A connection to a broker, for one thread.
 
     One that says `sends_only = True`, by the time it is open, promises that its `send` doesn't use Django's connection
-    to the events' database: meanwhile the server is asked for the next batch there.
+    to the events' database: meanwhile the server is asked for the next batch there. One with a `prefix`, like "ce_",
+    gets the names of attributes behind it, as the headers of its broker have them.
     """
 
     largest: int | None  # bytes of one message, where the target says so; known when it is open
