@@ -139,7 +139,7 @@ def test_a_worker_that_wakes_up_commits_nothing_that_it_has_not_asked_for(things
     second(events[3:6])
     [opened] = first._opened.values()
     with pytest.raises(Overtaken):
-        opened.bridge.send(first._batch(events[3:], None, redriven=False).messages)
+        opened.bridge.send(first._batch(events[3:], opened, redriven=False).messages)
     assert addresses(model) == of(*range(1, 7))
     opened.newest.clear()  # as the relay does then
     first(events[3:])
